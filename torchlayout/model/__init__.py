@@ -1,0 +1,1 @@
+"""The Llama model, which knows nothing of parallelism."""
