@@ -1,0 +1,1 @@
+"""Parallelism, applied to a finished model from outside: one file for each kind."""
