@@ -1,0 +1,91 @@
+"""Where this process runs: device, process group, and what to write down about both."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import resource
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+import torch.distributed as dist
+
+from torchlayout.errors import InputError
+
+
+def pick_device() -> torch.device:
+    """The accelerator of this local rank, or the CPU where there is none."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
+        return torch.device("cpu")
+    local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.accelerator.device_count()
+    if local_rank >= count:
+        raise InputError(
+            f"local rank {local_rank} has no {accelerator.type} device: this node has {count}; "
+            f"lower --nproc-per-node to {count}, or hide the devices (CUDA_VISIBLE_DEVICES='') to run on the CPU"
+        )
+    device = torch.device(accelerator.type, local_rank)
+    torch.accelerator.set_device_index(local_rank)
+    return device
+
+
+@contextmanager
+def process_group(device: torch.device, timeout_seconds: float) -> Iterator[None]:
+    """Join torchrun's ranks (or be alone without torchrun), and leave at the end."""
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    backend = dist.get_default_backend_for_device(device)
+    alone = "WORLD_SIZE" not in os.environ
+    store = dist.HashStore() if alone else None
+    ranks = {"rank": 0, "world_size": 1, "store": store} if alone else {}
+    dist.init_process_group(backend, timeout=timeout, **ranks)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most memory this process has held: of the device's allocator, or resident on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_name(device: torch.device) -> str:
+    """The name a hardware file is matched against."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+
+
+def fingerprint(device: torch.device) -> dict[str, object]:
+    """Software and hardware of this process, as written to run.json."""
+    return {
+        "software": {
+            "torchlayout": _version("torchlayout"),
+            "torch": torch.__version__,
+            "torchdata": _version("torchdata"),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cuda": torch.version.cuda,
+            "threads": torch.get_num_threads(),
+        },
+        "hardware": {
+            "host": socket.gethostname(),
+            "device": device.type,
+            "device_name": device_name(device),
+            "devices_per_node": torch.accelerator.device_count() if device.type != "cpu" else os.cpu_count(),
+            "backend": dist.get_backend(),
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

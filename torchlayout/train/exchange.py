@@ -1,0 +1,69 @@
+"""What the ranks tell each other in a step: one all-gather of a short row from each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchlayout.parallel.mesh import Meshes
+
+
+class RanksDisagree(Exception):
+    """Ranks that must have seen the same tokens did not."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """A step as all ranks know it after the exchange. summed_loss: over every label of the global batch."""
+
+    summed_loss: float
+    data_seconds: float
+    peak_memory_bytes_by_rank: tuple[int, ...]
+    batch_digest: str
+
+
+def exchange_step(
+    meshes: Meshes, *, summed_loss: Tensor, digest: int, data_seconds: float, peak_memory_bytes: int
+) -> StepFacts:
+    """Combine every rank's part of a step.
+
+    summed_loss: this rank's part, 0 off the last stage. The slowest rank's data_seconds counts. Raises RanksDisagree
+    unless the digest is the same on each tensor and pipeline rank.
+    """
+    halves = [float(digest >> 32), float(digest & 0xFFFFFFFF)]  # fp64 holds 53 bits exactly
+    rest = torch.tensor([*halves, data_seconds, float(peak_memory_bytes)], dtype=torch.float64)
+    row = torch.cat([summed_loss.double().reshape(1), rest.to(summed_loss.device)])
+    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, row)
+    table = torch.stack(rows).cpu()
+
+    layout = meshes.layout
+    by_rank = table.unflatten(0, (layout.pipeline, layout.data_ranks * layout.context, layout.tensor))
+    return StepFacts(
+        summed_loss=float(by_rank[:, :, 0, 0].sum()),
+        data_seconds=float(table[:, 3].max()),
+        peak_memory_bytes_by_rank=tuple(int(peak) for peak in table[:, 4]),
+        batch_digest=f"{_agreed_digest(by_rank):016x}",
+    )
+
+
+def sum_over_ranks(value: int, device: torch.device) -> int:
+    """The sum modulo 2^64 of a 64-bit number of each rank."""
+    halves = torch.tensor([value >> 32, value & 0xFFFFFFFF], dtype=torch.int64, device=device)
+    dist.all_reduce(halves)
+    high, low = halves.tolist()
+    return int((high << 32) + low) % 2**64
+
+
+def _agreed_digest(by_rank: Tensor) -> int:
+    digests = {
+        sum((int(high) << 32) + int(low) for high, low in by_rank[stage, :, tensor_rank, 1:3].tolist()) % 2**64
+        for stage in range(by_rank.shape[0])
+        for tensor_rank in range(by_rank.shape[2])
+    }
+    if len(digests) > 1:
+        raise RanksDisagree("tensor or pipeline ranks of one data rank were given different samples")
+    return digests.pop()

@@ -1,0 +1,184 @@
+"""The training step, and the loop around it. Everything that is not the step is an observer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchlayout.config import Config
+from torchlayout.data.corpus import Corpus
+from torchlayout.data.loader import Batch, batch_digest, training_batches
+from torchlayout.errors import InputError
+from torchlayout.layout import Layout
+from torchlayout.model.initialize import weights_digest
+from torchlayout.model.loss import IGNORED
+from torchlayout.parallel.mesh import build_meshes
+from torchlayout.parallel.microbatches import DeviceBatch
+from torchlayout.parallel.parallelize import parallelize
+from torchlayout.train.environment import peak_memory_bytes
+from torchlayout.train.exchange import StepFacts, exchange_step, sum_over_ranks
+from torchlayout.train.optimizer import build_optimizer, clip_gradients, gradient_norm, learning_rate
+
+
+class TrainingStopped(Exception):
+    """Training cannot usefully go on; the message says why."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step did, the same on every rank. loss is before the update, grad_norm before clipping."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    tokens: int
+    seconds: float
+    data_seconds: float
+    peak_memory_bytes_by_rank: tuple[int, ...]
+    batch_digest: str
+    skipped: bool
+    evaluation_loss: float | None = None
+
+
+class Observer(Protocol):
+    """Sees every step on every rank, and may add to its result."""
+
+    def after_step(self, trainer: Trainer, result: StepResult) -> StepResult: ...
+
+
+class Trainer:
+    """A model in its layout, its optimizer and its data, ready to step."""
+
+    def __init__(self, config: Config, layout: Layout, device: torch.device) -> None:
+        self.config, self.layout, self.device = config, layout, device
+        self.meshes = build_meshes(layout, device.type)
+        self.corpus = Corpus.open(config.data.path)
+        if self.corpus.vocabulary > config.model.vocab_size:
+            raise InputError(
+                f"model.vocab_size = {config.model.vocab_size} is less than the {self.corpus.vocabulary} ids of the "
+                f"tokenizer of {config.data.path}; set it to {self.corpus.vocabulary} or more"
+            )
+        self.loader = training_batches(
+            self.corpus,
+            config.data,
+            global_batch=config.batch.global_size,
+            seed=config.run.seed,
+            rank=self.meshes.data_rank,
+            world=layout.data_ranks,
+        )
+        self.batches = iter(self.loader)
+        self.model = parallelize(config, layout, self.meshes, device)
+        self.initial_weights_digest = self.weights_digest()
+        self.optimizer = build_optimizer(self.model.parameters(), config.optimizer, device)
+        self.steps_done = 0
+        self.skipped_in_a_row = 0
+
+    def step(self) -> StepResult:
+        """One optimizer step on the next global batch."""
+        started = time.perf_counter()
+        step = self.steps_done + 1
+        batch = next(self.batches)
+        data_seconds = time.perf_counter() - started
+
+        rate = learning_rate(step, self.config.train.steps, self.config.optimizer)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        valid_tokens = self.count_labels(batch.labels)
+        # Gradients are averaged over replicas and shards, so the sum they should be is asked for here.
+        scale = self.layout.data_ranks * self.layout.context / valid_tokens.clamp(min=1)
+        summed_loss = self.model.step.forward_backward(DeviceBatch.of(batch, self.device), scale)
+        self.model.synchronise_tied_gradients()
+        if step == 1:
+            self.require_gradients()
+        norm = float(gradient_norm((p for _, p in self.model.named_parameters()), self.pipeline_group))
+        facts = self.exchange(batch, summed_loss, data_seconds)
+        loss = facts.summed_loss / max(1, int(valid_tokens))
+
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if finite:
+            if self.config.optimizer.clip_norm > 0:
+                clip_gradients(self.model.parameters(), norm, self.config.optimizer.clip_norm)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps_done = step
+        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
+        return StepResult(
+            step=step,
+            loss=loss,
+            grad_norm=norm,
+            learning_rate=rate,
+            tokens=step * self.config.batch.global_size * self.config.data.sequence_length,
+            seconds=time.perf_counter() - started,
+            data_seconds=facts.data_seconds,
+            peak_memory_bytes_by_rank=facts.peak_memory_bytes_by_rank,
+            batch_digest=facts.batch_digest,
+            skipped=not finite,
+        )
+
+    def evaluate(self, batches: Iterable[Batch]) -> float:
+        """Token-weighted mean loss of held-out batches."""
+        summed_loss, labels = 0.0, 0
+        for batch in batches:
+            labels += int(self.count_labels(batch.labels))
+            part = self.model.step.evaluate(DeviceBatch.of(batch, self.device))
+            summed_loss += self.exchange(batch, part, 0.0).summed_loss
+        return summed_loss / max(1, labels)
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """How many labels of the global batch count, from this data rank's part; fp64, so that it can divide."""
+        count = (labels != IGNORED).sum().to(self.device, torch.float64)
+        for axis in ("dp", "shard"):
+            dist.all_reduce(count, group=self.meshes.parameters.get_group(axis))
+        return count
+
+    def exchange(self, batch: Batch, summed_loss: Tensor, data_seconds: float) -> StepFacts:
+        """Tell the other ranks of this rank's part of a step, and hear of theirs."""
+        return exchange_step(
+            self.meshes,
+            summed_loss=summed_loss,
+            digest=batch_digest(batch.samples, batch.positions, batch.tokens, batch.labels),
+            data_seconds=data_seconds,
+            peak_memory_bytes=peak_memory_bytes(self.device),
+        )
+
+    def weights_digest(self) -> str:
+        """16 hexadecimal characters over the whole model's weights, the same in every layout."""
+        own = 0
+        if self.meshes.coordinate("dp") == 0:
+            own = weights_digest(self.model.named_parameters(), self.meshes.coordinate("tp"))
+        return f"{sum_over_ranks(own, self.device):016x}"
+
+    def require_gradients(self) -> None:
+        """Raise where a parameter got no gradient: the optimizer would pass over it in silence."""
+        missing = [name for part in self.model.parts for name, p in part.named_parameters() if p.grad is None]
+        if missing:
+            raise RuntimeError(f"layout {self.layout}: no gradient reached {', '.join(missing)}")
+
+    @property
+    def pipeline_group(self) -> dist.ProcessGroup | None:
+        return self.meshes.axes.get_group("pp") if self.layout.pipeline > 1 else None
+
+    def close(self) -> None:
+        """Stop the processes that read data."""
+        self.loader.close()
+
+    def fit(self, observers: Sequence[Observer]) -> None:
+        """Step to the end; raise TrainingStopped after too many non-finite steps in a row."""
+        while self.steps_done < self.config.train.steps:
+            result = self.step()
+            for observer in observers:
+                result = observer.after_step(self, result)
+            if self.skipped_in_a_row >= self.config.train.stop_after_non_finite:
+                raise TrainingStopped(
+                    f"stopped at step {result.step}: loss or gradient was not finite in {self.skipped_in_a_row} steps "
+                    f"in a row (loss {result.loss}, gradient norm {result.grad_norm}); lower "
+                    f"optimizer.learning_rate = {self.config.optimizer.learning_rate:g} or lengthen the warm-up"
+                )
