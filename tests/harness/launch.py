@@ -1,0 +1,37 @@
+"""Start torchrun on this machine's CPU with small ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+def torchrun(ranks: int, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    """Run `torchrun --standalone --nproc-per-node RANKS ARGUMENTS` to its end."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    return subprocess.run(
+        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def train_layouts(ranks: int, jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Train every job ({"label", "config"}) on `ranks` ranks, in one launch."""
+    jobs_file, results_file = folder / f"jobs-{ranks}.json", folder / f"results-{ranks}.pt"
+    jobs_file.write_text(json.dumps(jobs))
+    done = torchrun(ranks, str(HERE / "worker.py"), str(jobs_file), str(results_file))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    results: list[dict[str, Any]] = torch.load(results_file)
+    return results
