@@ -71,17 +71,18 @@ def held_part(parameter: Tensor, tensor_rank: int = 0) -> Held:
         if dim is None:
             duplicate |= coordinate != 0
         else:
-            bounds[dim] = _chunk(*bounds[dim], mesh.size(axis), coordinate)
+            start, end = bounds[dim]
+            bounds[dim] = _chunk(start, end, mesh.size(axis), coordinate)
     slices = tuple(slice(*bound) for bound in bounds)
     return Held(parameter.to_local(), slices, duplicate)
 
 
-def weights_digest(named_parameters: Iterable[tuple[str, Tensor]], tensor_rank: int = 0) -> int:
-    """Sum modulo 2^64 of hash(name, element number, bits) over the elements that this rank answers for.
+def weights_digest(named_parameters: Iterable[tuple[str, Tensor]]) -> int:
+    """Sum modulo 2^64 of hash(name, element number, bits) over this rank's part of the parameters.
 
-    The sum over all ranks that hold different parts is the same in every layout.
+    The sum over ranks, each element counted once, is the same in every layout.
     """
-    return sum(_digest(name, parameter, tensor_rank) for name, parameter in named_parameters) % 2**64
+    return sum(_digest(name, parameter) for name, parameter in named_parameters) % 2**64
 
 
 def _chunk(start: int, end: int, parts: int, index: int) -> tuple[int, int]:
@@ -106,10 +107,8 @@ def _hash(text: str) -> int:
 
 
 @torch.no_grad()
-def _digest(name: str, parameter: Tensor, tensor_rank: int) -> int:
-    part = held_part(parameter, tensor_rank)
-    if part.duplicate or part.local.numel() == 0:
-        return 0
+def _digest(name: str, parameter: Tensor) -> int:
+    part = held_part(parameter)
     columns = parameter.shape[1] if parameter.ndim == 2 else 1
     across = torch.arange(columns, device=part.local.device)[part.slices[1] if parameter.ndim == 2 else slice(None)]
     rows = torch.arange(parameter.shape[0], device=part.local.device)[part.slices[0]]

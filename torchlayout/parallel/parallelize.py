@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchlayout.config import Config
 from torchlayout.layout import Layout
 from torchlayout.model.attention import check_kernel
-from torchlayout.model.initialize import initialize
+from torchlayout.model.initialize import held_part, initialize
 from torchlayout.model.llama import Llama
 from torchlayout.parallel.mesh import Meshes
 from torchlayout.parallel.microbatches import AccumulatedStep, DeviceBatch
@@ -33,13 +33,13 @@ class MicroBatchStep(Protocol):
 class ParallelModel:
     """What one rank holds: its parts of the model, and how a step runs through them.
 
-    parts: one for each pipeline stage here. tied_head: the last stage's copy of a tied embedding, kept equal to the
-    first stage's by adding their gradients over `tied_group`; None where there is no such copy.
+    parts: one for each pipeline stage here. tied_embedding: this rank's copy of a tied embedding that a pipeline holds
+    at both ends, kept equal to the other by adding their gradients over `tied_group`; None elsewhere.
     """
 
     parts: list[Llama]
     step: MicroBatchStep
-    tied_embedding: nn.Parameter | None
+    tied_embedding: Tensor | None
     tied_group: dist.ProcessGroup | None
     holds_tied_copy: bool
 
@@ -51,6 +51,10 @@ class ParallelModel:
             for name, parameter in part.named_parameters()
             if not (self.holds_tied_copy and parameter is self.tied_embedding)
         ]
+
+    def own_parameters(self, tensor_rank: int) -> list[tuple[str, nn.Parameter]]:
+        """Those of which this rank answers for its part: over all ranks, each element of the model once."""
+        return [(name, p) for name, p in self.named_parameters() if not held_part(p, tensor_rank).duplicate]
 
     def parameters(self) -> list[nn.Parameter]:
         """All parameters that this rank updates."""
@@ -94,7 +98,7 @@ def parallelize(config: Config, layout: Layout, meshes: Meshes, device: torch.de
 
 def _tied_ends(
     config: Config, meshes: Meshes, parts: list[Llama]
-) -> tuple[nn.Parameter | None, dist.ProcessGroup | None, bool]:
+) -> tuple[Tensor | None, dist.ProcessGroup | None, bool]:
     if not config.model.tie_word_embeddings:
         return None, None, False
     group = tied_copies_group(meshes)

@@ -78,7 +78,7 @@ class PipelinedStep:
         self.gives_loss = any(stage.is_last for stage in stages)
         schedule_class = get_schedule_class(SCHEDULE_CLASSES[layout.schedule])
         self.schedule = schedule_class(
-            stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else stages,  # type: ignore[arg-type]
+            stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else stages,
             n_microbatches=layout.micro_batches(config.batch.global_size),
             loss_fn=self._scaled_loss,
             # The loss is scaled once, by us; torch would divide by the number of micro-batches again.

@@ -12,7 +12,7 @@ from torchlayout.model.llama import Llama
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 
 
-def apply_fully_shard(model: Llama, mesh: DeviceMesh, *, parameters: str, reduce: str, zero: int) -> None:
+def apply_fully_shard(model: Llama, mesh: DeviceMesh, *, parameters: str, reduce: str, zero: int | None) -> None:
     """Wrap each block, the embedding, the head and the rest, in place.
 
     mesh: [shard], or [dp, shard] to replicate over dp; one rank is fine and still gives mixed precision.

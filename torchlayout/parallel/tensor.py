@@ -30,6 +30,8 @@ def apply_tensor_parallel(model: Llama, mesh: DeviceMesh, *, sequence_parallel: 
     stream: Placement = Shard(1) if sequence_parallel else Replicate()
     if model.embedding is not None:
         parallelize_module(model.embedding, mesh, RowwiseParallel(input_layouts=Replicate(), output_layouts=stream))
+        # The output is a view into a DTensor, on which FSDP2's and a compiled block's hooks are lost (pytorch#191113).
+        model.embedding.register_forward_hook(lambda module, arguments, output: output.clone())
     for block in model.layers.values():
         parallelize_module(block, mesh, _block_plan(stream, sequence_parallel))
     if model.head is not None:

@@ -40,9 +40,10 @@ def process_group(device: torch.device, timeout_seconds: float) -> Iterator[None
     timeout = datetime.timedelta(seconds=timeout_seconds)
     backend = dist.get_default_backend_for_device(device)
     alone = "WORLD_SIZE" not in os.environ
-    store = dist.HashStore() if alone else None
-    ranks = {"rank": 0, "world_size": 1, "store": store} if alone else {}
-    dist.init_process_group(backend, timeout=timeout, **ranks)  # type: ignore[arg-type]
+    if alone:
+        dist.init_process_group(backend, timeout=timeout, rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
+    else:
+        dist.init_process_group(backend, timeout=timeout)
     try:
         yield
     finally:

@@ -8,10 +8,8 @@ from typing import Any
 import torch.distributed as dist
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 from torchlayout.config import Config
-from torchlayout.errors import InputError
 from torchlayout.hardware import Hardware
 from torchlayout.layout import Layout
 from torchlayout.model.count import flops_per_token, recomputed_flops_per_token
@@ -109,12 +107,7 @@ class MetricsWriter:
         }
         choices = {name: getattr(trainer.layout, name) for name in LAYOUT_CHOICES}
         choices |= {"label": str(trainer.layout), "learning_rate": trainer.config.optimizer.learning_rate}
-        writer = self.board.file_writer
-        assert writer is not None
-        for summary in hparams(choices, outcome):
-            writer.add_summary(summary)
-        for name, value in outcome.items():
-            self.board.add_scalar(name, value, trainer.steps_done)
+        self.board.add_hparams(choices, outcome, run_name=".")
         self.board.close()
         self.run |= {
             "exit_reason": exit_reason,
@@ -125,10 +118,6 @@ class MetricsWriter:
 
     def _open(self, config: Config) -> None:
         self.directory.create()
-        if self.directory.metrics_path.exists():
-            raise InputError(
-                f"{self.directory.path} already holds a run; choose another run.name, or move that folder away"
-            )
         config.write(self.directory.config_path)
         self.directory.write_run(self.run)
         self.board = SummaryWriter(str(self.directory.tensorboard_path))
@@ -153,7 +142,7 @@ class MetricsWriter:
             line += f"  evaluation loss {result.evaluation_loss:.4f}"
         if result.skipped:
             line += "  SKIPPED: loss or gradient not finite"
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line)
 
 
 def record(result: StepResult, world: int, tokens_in_step: int, speed: Speed | None) -> dict[str, Any]:

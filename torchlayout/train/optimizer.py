@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -56,24 +54,13 @@ def learning_rate(step: int, steps: int, config: OptimizerSection) -> float:
     return config.learning_rate * (config.minimum_ratio + (1 - config.minimum_ratio) * shape)
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter], pipeline: dist.ProcessGroup | None) -> Tensor:
-    """The 2-norm of the whole model's gradient, fp64, on every rank.
+def squared_gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Sum of squares, fp64, over this rank's part of the gradients of `parameters`.
 
-    parameters: each parameter of this rank's stages that counts, a tied one on one stage only. Gradients on
-    different meshes cannot meet in one torch call, so norms are taken by mesh and their squares added, then over
-    the pipeline.
+    Given parameters that no other rank answers for as well, its sum over all ranks is the squared norm of the whole
+    model's gradient, whatever meshes they live on.
     """
-    by_mesh: dict[object, list[Tensor]] = defaultdict(list)
-    for parameter in parameters:
-        gradient = parameter.grad
-        assert gradient is not None
-        by_mesh[gradient.device_mesh if isinstance(gradient, DTensor) else None].append(gradient)
-    norms = [torch.nn.utils.get_total_norm(gradients) for gradients in by_mesh.values()]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    squares = torch.stack([norm.double() ** 2 for norm in whole]).sum()
-    if pipeline is not None:
-        dist.all_reduce(squares, group=pipeline)
-    return squares.sqrt()
+    return torch.nn.utils.get_total_norm([_local_gradient(parameter) for parameter in parameters]).double() ** 2
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm: float, limit: float) -> None:
@@ -82,6 +69,10 @@ def clip_gradients(parameters: Iterable[nn.Parameter], norm: float, limit: float
     if coefficient >= 1:
         return
     for parameter in parameters:
-        gradient = parameter.grad
-        assert gradient is not None
-        (gradient.to_local() if isinstance(gradient, DTensor) else gradient).mul_(coefficient)
+        _local_gradient(parameter).mul_(coefficient)
+
+
+def _local_gradient(parameter: nn.Parameter) -> Tensor:
+    gradient = parameter.grad
+    assert gradient is not None
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

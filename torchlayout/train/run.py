@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from torchlayout.config import Config
+from torchlayout.errors import InputError
 from torchlayout.layout import Layout
 from torchlayout.records import RunDirectory
 from torchlayout.train.environment import pick_device, process_group
@@ -19,21 +20,23 @@ from torchlayout.train.trainer import Trainer, TrainingStopped
 
 def run(config: Config, layout: Layout, rank: int) -> int:
     """Train to the last step; the exit status: 0 done, 1 stopped because nothing finite came out."""
-    console = Console(quiet=rank != 0)
+    directory = RunDirectory(Path(config.run.directory) / config.run.name)
+    if directory.metrics_path.exists():
+        raise InputError(
+            f"run.name = {config.run.name!r}: {directory.path} already holds a run; "
+            "choose another run.name or run.directory, or move that folder away"
+        )
     device = pick_device()
     torch.use_deterministic_algorithms(config.train.deterministic)
     with process_group(device, config.train.timeout_seconds):
         trainer = Trainer(config, layout, device)
-        directory = RunDirectory(Path(config.run.directory) / config.run.name)
+        console = Console(quiet=rank != 0, soft_wrap=True, highlight=False)
         metrics = MetricsWriter(trainer, directory, console)
-        console.print(
-            f"{layout}: {layout.world} ranks on {device.type}, {directory.path}; {metrics.speed_note}",
-            soft_wrap=True,
-        )
-        reason, status = "interrupted", 1
+        console.print(f"{layout} on {layout.world} x {device.type} -> {directory.path}; {metrics.speed_note}")
+        reason = "interrupted"
         try:
             trainer.fit([Evaluation(), metrics])
-            reason, status = "done", 0
+            reason = "done"
         except TrainingStopped as stopped:
             reason = str(stopped)
             if rank == 0:
@@ -44,4 +47,4 @@ def run(config: Config, layout: Layout, rank: int) -> int:
         finally:
             metrics.close(trainer, reason)
             trainer.close()
-    return status
+    return 0 if reason == "done" else 1

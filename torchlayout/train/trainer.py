@@ -24,7 +24,7 @@ from torchlayout.parallel.microbatches import DeviceBatch
 from torchlayout.parallel.parallelize import parallelize
 from torchlayout.train.environment import peak_memory_bytes
 from torchlayout.train.exchange import StepFacts, exchange_step, sum_over_ranks
-from torchlayout.train.optimizer import build_optimizer, clip_gradients, gradient_norm, learning_rate
+from torchlayout.train.optimizer import build_optimizer, clip_gradients, learning_rate, squared_gradient_norm
 
 
 class TrainingStopped(Exception):
@@ -76,6 +76,7 @@ class Trainer:
         )
         self.batches = iter(self.loader)
         self.model = parallelize(config, layout, self.meshes, device)
+        self.own_parameters = self.model.own_parameters(self.meshes.coordinate("tp"))
         self.initial_weights_digest = self.weights_digest()
         self.optimizer = build_optimizer(self.model.parameters(), config.optimizer, device)
         self.steps_done = 0
@@ -98,9 +99,9 @@ class Trainer:
         self.model.synchronise_tied_gradients()
         if step == 1:
             self.require_gradients()
-        norm = float(gradient_norm((p for _, p in self.model.named_parameters()), self.pipeline_group))
-        facts = self.exchange(batch, summed_loss, data_seconds)
-        loss = facts.summed_loss / max(1, int(valid_tokens))
+        squared_norm = squared_gradient_norm([parameter for _, parameter in self.own_parameters])
+        facts = self.exchange(batch, summed_loss, squared_norm, data_seconds)
+        loss, norm = facts.summed_loss / max(1, int(valid_tokens)), facts.grad_norm
 
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
@@ -129,7 +130,7 @@ class Trainer:
         for batch in batches:
             labels += int(self.count_labels(batch.labels))
             part = self.model.step.evaluate(DeviceBatch.of(batch, self.device))
-            summed_loss += self.exchange(batch, part, 0.0).summed_loss
+            summed_loss += self.exchange(batch, part, torch.zeros_like(part), 0.0).summed_loss
         return summed_loss / max(1, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:
@@ -139,11 +140,12 @@ class Trainer:
             dist.all_reduce(count, group=self.meshes.parameters.get_group(axis))
         return count
 
-    def exchange(self, batch: Batch, summed_loss: Tensor, data_seconds: float) -> StepFacts:
+    def exchange(self, batch: Batch, summed_loss: Tensor, squared_norm: Tensor, data_seconds: float) -> StepFacts:
         """Tell the other ranks of this rank's part of a step, and hear of theirs."""
         return exchange_step(
             self.meshes,
             summed_loss=summed_loss,
+            squared_norm=squared_norm,
             digest=batch_digest(batch.samples, batch.positions, batch.tokens, batch.labels),
             data_seconds=data_seconds,
             peak_memory_bytes=peak_memory_bytes(self.device),
@@ -151,20 +153,13 @@ class Trainer:
 
     def weights_digest(self) -> str:
         """16 hexadecimal characters over the whole model's weights, the same in every layout."""
-        own = 0
-        if self.meshes.coordinate("dp") == 0:
-            own = weights_digest(self.model.named_parameters(), self.meshes.coordinate("tp"))
-        return f"{sum_over_ranks(own, self.device):016x}"
+        return f"{sum_over_ranks(weights_digest(self.own_parameters), self.device):016x}"
 
     def require_gradients(self) -> None:
         """Raise where a parameter got no gradient: the optimizer would pass over it in silence."""
         missing = [name for part in self.model.parts for name, p in part.named_parameters() if p.grad is None]
         if missing:
             raise RuntimeError(f"layout {self.layout}: no gradient reached {', '.join(missing)}")
-
-    @property
-    def pipeline_group(self) -> dist.ProcessGroup | None:
-        return self.meshes.axes.get_group("pp") if self.layout.pipeline > 1 else None
 
     def close(self) -> None:
         """Stop the processes that read data."""

@@ -1,0 +1,75 @@
+"""A table of finished runs, side by side.
+
+python -m torchlayout.train.summary runs/quickstart/*
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from torchlayout.errors import InputError
+from torchlayout.records import RunDirectory
+
+COLUMNS = ("layout", "steps", "first loss", "last loss", "data", "weights", "tokens/s", "peak GiB")
+
+
+def summary(directories: Sequence[Path]) -> Table:
+    """One row for each run; data and weights are judged against the first run.
+
+    tokens/s is the median over the steps after the first, which warms up. Raises InputError for a folder without steps.
+    """
+    runs = [_read(directory) for directory in directories]
+    first_run, first_steps = runs[0]
+    table = Table(caption="data: batch digests of every step; weights: the initial ones; memory: the worst rank")
+    for column in COLUMNS:
+        table.add_column(column, no_wrap=True, overflow="fold")
+    for run, steps in runs:
+        speeds = [step["tokens_per_second"] for step in steps[1:] or steps]
+        table.add_row(
+            run["layout"],
+            str(len(steps)),
+            _loss(steps[0]),
+            _loss(steps[-1]),
+            "equal" if _digests(steps) == _digests(first_steps) else "DIFFERENT",
+            "equal" if run["initial_weights_digest"] == first_run["initial_weights_digest"] else "DIFFERENT",
+            f"{statistics.median(speeds):,.0f}",
+            f"{max(step['peak_memory_bytes'] for step in steps) / 2**30:.2f}",
+        )
+    return table
+
+
+def _read(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    files = RunDirectory(directory)
+    steps = files.metrics()
+    if not steps:
+        raise InputError(f"{directory} holds no steps of a run; give folders that training wrote, such as runs/run")
+    return files.read_run(), steps
+
+
+def _digests(steps: list[dict[str, Any]]) -> list[str]:
+    return [step["batch_digest"] for step in steps]
+
+
+def _loss(step: dict[str, Any]) -> str:
+    return "not finite" if step["loss"] is None else f"{step['loss']:.6f}"
+
+
+def main(runs: Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]) -> None:
+    """Print runs side by side: losses, whether they saw the same data, speed and memory."""
+    try:
+        Console().print(summary(runs))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    typer.run(main)
