@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchlayout.layout import Layout
 from torchlayout.model.llama import Llama
-from torchlayout.parallel.shard import reduce_gradients_now
+from torchlayout.parallel.shard import finish_backward
 
 if TYPE_CHECKING:
     from torchlayout.data.loader import Batch
@@ -35,6 +35,11 @@ class DeviceBatch:
         )
         return cls(tokens, labels, positions, documents)
 
+    def others(self) -> dict[str, Tensor]:
+        """What every stage of a model is given beside its input."""
+        optional = {} if self.documents is None else {"documents": self.documents}
+        return {"labels": self.labels, "positions": self.positions} | optional
+
     def micro_batches(self, size: int) -> Iterator[DeviceBatch]:
         """Consecutive pieces of `size` sequences."""
         for start in range(0, self.tokens.shape[0], size):
@@ -55,7 +60,7 @@ class AccumulatedStep:
         total = torch.zeros((), dtype=torch.float64, device=batch.tokens.device)
         count = batch.tokens.shape[0] // self.layout.micro_batch
         for index, piece in enumerate(batch.micro_batches(self.layout.micro_batch)):
-            reduce_gradients_now(self.model, self.layout.zero != 1 or index == count - 1)
+            finish_backward(self.model, self.layout.zero != 1 or index == count - 1)
             loss = self._loss(piece)
             (loss.sum() * scale).backward()
             total += loss.detach().double().sum()
@@ -68,5 +73,5 @@ class AccumulatedStep:
         return torch.stack([self._loss(piece).double().sum() for piece in pieces]).sum()
 
     def _loss(self, piece: DeviceBatch) -> Tensor:
-        loss: Tensor = self.model(piece.tokens, piece.labels, piece.positions, piece.documents)
+        loss: Tensor = self.model(piece.tokens, **piece.others())
         return loss

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchlayout.config import Config
@@ -16,7 +15,7 @@ from torchlayout.model.initialize import held_part, initialize
 from torchlayout.model.llama import Llama
 from torchlayout.parallel.mesh import Meshes
 from torchlayout.parallel.microbatches import AccumulatedStep, DeviceBatch
-from torchlayout.parallel.pipeline import PipelinedStep, stage_parts, tied_copies_group
+from torchlayout.parallel.pipeline import PipelinedStep, TiedEnds, stage_parts
 from torchlayout.parallel.shard import DTYPES, apply_fully_shard
 from torchlayout.parallel.tensor import apply_tensor_parallel
 
@@ -31,17 +30,14 @@ class MicroBatchStep(Protocol):
 
 @dataclass(frozen=True)
 class ParallelModel:
-    """What one rank holds: its parts of the model, and how a step runs through them.
+    """What one rank holds: its parts of the model (one for each pipeline stage here), and how a step runs through them.
 
-    parts: one for each pipeline stage here. tied_embedding: this rank's copy of a tied embedding that a pipeline holds
-    at both ends, kept equal to the other by adding their gradients over `tied_group`; None elsewhere.
+    tied: where a pipeline holds a tied embedding at both ends, else None.
     """
 
     parts: list[Llama]
     step: MicroBatchStep
-    tied_embedding: Tensor | None
-    tied_group: dist.ProcessGroup | None
-    holds_tied_copy: bool
+    tied: TiedEnds | None
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Parameters by their name in the whole model, a tied one once over all ranks."""
@@ -49,7 +45,7 @@ class ParallelModel:
             (name, parameter)
             for part in self.parts
             for name, parameter in part.named_parameters()
-            if not (self.holds_tied_copy and parameter is self.tied_embedding)
+            if self.tied is None or not self.tied.is_copy(parameter)
         ]
 
     def own_parameters(self, tensor_rank: int) -> list[tuple[str, nn.Parameter]]:
@@ -60,11 +56,10 @@ class ParallelModel:
         """All parameters that this rank updates."""
         return [parameter for part in self.parts for parameter in part.parameters()]
 
-    def synchronise_tied_gradients(self) -> None:
-        """Add the gradients of embedding and head where a pipeline keeps the tied weight at both ends."""
-        if self.tied_embedding is not None and self.tied_group is not None:
-            assert self.tied_embedding.grad is not None
-            dist.all_reduce(_local(self.tied_embedding.grad), group=self.tied_group)
+    def finish_gradients(self) -> None:
+        """What is left to do once all micro-batches have gone backward."""
+        if self.tied is not None:
+            self.tied.synchronise_gradients()
 
 
 def parallelize(config: Config, layout: Layout, meshes: Meshes, device: torch.device) -> ParallelModel:
@@ -91,25 +86,6 @@ def parallelize(config: Config, layout: Layout, meshes: Meshes, device: torch.de
         initialize(part, config.model, config.run.seed)
 
     if layout.pipeline == 1:
-        return ParallelModel(parts, AccumulatedStep(parts[0], layout), None, None, False)
-    step = PipelinedStep(parts, config, layout, meshes, dtype, device)
-    return ParallelModel(parts, step, *_tied_ends(config, meshes, parts))
-
-
-def _tied_ends(
-    config: Config, meshes: Meshes, parts: list[Llama]
-) -> tuple[Tensor | None, dist.ProcessGroup | None, bool]:
-    if not config.model.tie_word_embeddings:
-        return None, None, False
-    group = tied_copies_group(meshes)
-    first, last = parts[0], parts[-1]
-    if first.embedding is not None:
-        return first.embedding.weight, group, False
-    if last.head is not None:
-        return last.head.output.weight, group, True
-    return None, None, False
-
-
-def _local(tensor: Tensor) -> Tensor:
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
+        return ParallelModel(parts, AccumulatedStep(parts[0], layout), tied=None)
+    tied = TiedEnds(parts, meshes) if config.model.tie_word_embeddings else None
+    return ParallelModel(parts, PipelinedStep(parts, config, layout, meshes, dtype, device), tied)

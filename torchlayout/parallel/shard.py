@@ -28,8 +28,9 @@ def apply_fully_shard(model: Llama, mesh: DeviceMesh, *, parameters: str, reduce
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
-def reduce_gradients_now(model: nn.Module, now: bool) -> None:
-    """Whether the next backward reduces gradients over the data axes, or only adds them up (zero1)."""
+def finish_backward(model: nn.Module, finish: bool) -> None:
+    """Whether the next backward reduces gradients and frees gathered parameters, or keeps both (zero1)."""
     assert isinstance(model, FSDPModule)
-    model.set_requires_gradient_sync(now)
-    model.set_is_last_backward(now)
+    model.set_requires_gradient_sync(finish)
+    model.set_reshard_after_backward(finish)
+    model.set_is_last_backward(finish)

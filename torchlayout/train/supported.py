@@ -8,8 +8,6 @@ from torchlayout.layout import Layout
 def unsupported(layout: Layout) -> list[str]:
     """A sentence for each choice of a layout that can be named, checked and planned, but not yet trained."""
     problems = []
-    if layout.schedule not in ("1f1b", "gpipe"):
-        problems.append(f"layout {layout}: schedule {layout.schedule} cannot be trained yet; choose 1f1b or gpipe")
     if layout.context > 1:
         problems.append(f"layout {layout}: cp{layout.context} cannot be trained yet; leave out the context axis")
     if layout.recompute != "none":

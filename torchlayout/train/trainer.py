@@ -96,7 +96,7 @@ class Trainer:
         # Gradients are averaged over replicas and shards, so the sum they should be is asked for here.
         scale = self.layout.data_ranks * self.layout.context / valid_tokens.clamp(min=1)
         summed_loss = self.model.step.forward_backward(DeviceBatch.of(batch, self.device), scale)
-        self.model.synchronise_tied_gradients()
+        self.model.finish_gradients()
         if step == 1:
             self.require_gradients()
         squared_norm = squared_gradient_norm([parameter for _, parameter in self.own_parameters])
