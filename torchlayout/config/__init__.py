@@ -1,0 +1,30 @@
+"""The configuration of a run as frozen, validated values."""
+
+from torchlayout.config.load import Config
+from torchlayout.config.model import ModelConfig, RopeScaling
+from torchlayout.config.sections import (
+    BatchSection,
+    DataSection,
+    HardwareSection,
+    KernelsSection,
+    LayoutSection,
+    OptimizerSection,
+    Precision,
+    RunSection,
+    TrainSection,
+)
+
+__all__ = [
+    "BatchSection",
+    "Config",
+    "DataSection",
+    "HardwareSection",
+    "KernelsSection",
+    "LayoutSection",
+    "ModelConfig",
+    "OptimizerSection",
+    "Precision",
+    "RopeScaling",
+    "RunSection",
+    "TrainSection",
+]

@@ -1,0 +1,89 @@
+"""The one reader and writer of a run's files: run.json and metrics.jsonl, always valid JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from torchlayout.errors import InputError
+from torchlayout.files import write_atomically
+
+
+class RunDirectory:
+    """The folder of one run: where its files are, and how they are read and written."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.toml"
+        self.run_path = self.path / "run.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.tensorboard_path = self.path / "tensorboard"
+
+    def create(self) -> RunDirectory:
+        """Makes the folder where it is not there yet; raises InputError where it cannot be made."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"the run directory {self.path} cannot be made: {error.strerror}") from error
+        return self
+
+    def write_run(self, facts: dict[str, Any]) -> None:
+        """Replaces run.json; a number that is not finite becomes null."""
+        write_atomically(self.run_path, json.dumps(_finite(facts), indent=2, allow_nan=False) + "\n")
+
+    def read_run(self) -> dict[str, Any]:
+        """The facts in run.json; raises InputError where there are none."""
+        try:
+            facts = json.loads(self.run_path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{self.run_path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InputError(f"{self.run_path} is not JSON: {error}") from error
+        if not isinstance(facts, dict):
+            raise InputError(f"{self.run_path} does not hold one JSON object")
+        return facts
+
+    def append(self, metrics: dict[str, Any]) -> None:
+        """Adds one line to metrics.jsonl, in full precision, visible to readers at once.
+
+        A number that is not finite becomes null, and the line says "non_finite": true.
+        """
+        record = _finite(metrics)
+        if record != metrics:
+            record["non_finite"] = True
+        line = (json.dumps(record, allow_nan=False) + "\n").encode()
+        with self.metrics_path.open("ab+") as file:
+            if file.tell() and not _ends_with_newline(file.fileno(), file.tell()):
+                line = b"\n" + line  # a killed run left half a line, which must not swallow this one
+            file.write(line)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records by step; of a step written twice (after a resume) the last one; a half-written line is none."""
+        if not self.metrics_path.exists():
+            return []
+        by_step: dict[int, dict[str, Any]] = {}
+        for line in self.metrics_path.read_bytes().splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # half a line, left by a run that was killed while it wrote
+            if isinstance(record, dict) and "step" in record:
+                by_step[record["step"]] = record
+        return [by_step[step] for step in sorted(by_step)]
+
+
+def _ends_with_newline(descriptor: int, size: int) -> bool:
+    return os.pread(descriptor, 1, size - 1) == b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
