@@ -21,7 +21,7 @@ def violations(layout: Layout, model: ModelConfig, batch: int, sequence: int, pr
         *_sequence(layout, sequence),
         *pipeline_problems(layout, model),
         *_batch(layout, batch),
-        *_silently_wrong(layout),
+        *_split_backward(layout),
         *_kernels(layout, precision),
     ]
 
@@ -177,8 +177,8 @@ def _nearest_counts(layout: Layout, count: int) -> list[int]:
     return [above] if below is None else [below, above]
 
 
-def _silently_wrong(layout: Layout) -> Iterator[str]:
-    """What torch 2.13 accepts and computes wrongly under a schedule that splits the backward."""
+def _split_backward(layout: Layout) -> Iterator[str]:
+    """What torch 2.13 computes wrongly, or not at all, under a schedule that splits the backward."""
     if layout.schedule not in words.ZERO_BUBBLE_SCHEDULES:
         return
     others = "gpipe, 1f1b, interleavedN or loopedN"
@@ -187,6 +187,12 @@ def _silently_wrong(layout: Layout) -> Iterator[str]:
             f"layout.zero = 3 frees parameters between the halves of a backward that schedule "
             f'"{layout.schedule}" splits, and gradients come out wrong or missing; '
             f"legal: zero 1 or 2, or schedule {others}"
+        )
+    if layout.recompute == "selective":
+        yield (
+            f'layout.recompute = "selective" keeps results that the two halves of a backward would both take, and '
+            f'schedule "{layout.schedule}" splits it, which torch cannot do; '
+            f"legal: recompute none, ckpt, ckptK or ckptattn, or schedule {others}"
         )
     if layout.compile:
         yield (

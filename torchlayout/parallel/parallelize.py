@@ -13,9 +13,11 @@ from torchlayout.layout import Layout
 from torchlayout.model.attention import check_kernel
 from torchlayout.model.initialize import held_part, initialize
 from torchlayout.model.llama import Llama
+from torchlayout.parallel.compile import apply_compile
 from torchlayout.parallel.mesh import Meshes
 from torchlayout.parallel.microbatches import AccumulatedStep, DeviceBatch
 from torchlayout.parallel.pipeline import PipelinedStep, TiedEnds, stage_parts
+from torchlayout.parallel.recompute import apply_recomputation
 from torchlayout.parallel.shard import DTYPES, apply_fully_shard
 from torchlayout.parallel.tensor import apply_tensor_parallel
 
@@ -74,6 +76,9 @@ def parallelize(config: Config, layout: Layout, meshes: Meshes, device: torch.de
         part.to(master)
         if layout.tensor > 1:
             apply_tensor_parallel(part, meshes.tensor, sequence_parallel=layout.sequence_parallel)
+        apply_recomputation(part, layout)
+        if layout.compile:
+            apply_compile(part)
         apply_fully_shard(
             part,
             meshes.data,
