@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchlayout.data.loader import batch_digest
 
 from torchlayout.config import Config
 from torchlayout.data.corpus import Corpus
+from torchlayout.data.loader import batch_digest
 from torchlayout.data.order import Order
 from torchlayout.model.initialize import initialize
 from torchlayout.model.llama import Llama

@@ -55,7 +55,12 @@ def tensor_problems(layout: Layout, model: ModelConfig) -> Iterator[str]:
 
 
 def _context(layout: Layout, model: ModelConfig) -> Iterator[str]:
-    """Ulysses trades the sequence for heads: a tensor rank's heads must split over the context ranks."""
+    """A ring brings its own kernels; Ulysses trades the sequence for heads, which must split over context ranks."""
+    if layout.context > 1 and layout.context_method == "ring" and layout.attention in ("flash", "flex"):
+        yield (
+            f'kernels.attention = "{layout.attention}" cannot run in a ring, which needs the log-sum-exp of every block; '
+            'legal: "sdpa" (the flash kernel of torch) or "math", or context_method = "ulysses"'
+        )
     if layout.context_method != "ulysses":
         return
     heads, kv_heads = model.num_attention_heads, model.num_key_value_heads

@@ -41,11 +41,6 @@ class Meshes:
         """Which slice of the global batch this rank takes, of `layout.data_ranks`."""
         return self.coordinate("dp") * self.layout.shard + self.coordinate("fsdp")
 
-    @property
-    def first_replica(self) -> bool:
-        """Whether no other rank with a lower number holds the same parameters and saw the same tokens."""
-        return self.coordinate("tp") == 0
-
 
 def build_meshes(layout: Layout, device_type: str) -> Meshes:
     """Arrange the ranks of the initialised process group; their number must be the layout's world size."""

@@ -14,6 +14,7 @@ from torchlayout.model.attention import check_kernel
 from torchlayout.model.initialize import held_part, initialize
 from torchlayout.model.llama import Llama
 from torchlayout.parallel.compile import apply_compile
+from torchlayout.parallel.context import apply_context_parallel
 from torchlayout.parallel.mesh import Meshes
 from torchlayout.parallel.microbatches import AccumulatedStep, DeviceBatch
 from torchlayout.parallel.pipeline import PipelinedStep, TiedEnds, stage_parts
@@ -76,9 +77,11 @@ def parallelize(config: Config, layout: Layout, meshes: Meshes, device: torch.de
         part.to(master)
         if layout.tensor > 1:
             apply_tensor_parallel(part, meshes.tensor, sequence_parallel=layout.sequence_parallel)
+        if layout.context > 1:
+            apply_context_parallel(part, layout, meshes.axes["cp"])
         apply_recomputation(part, layout)
         if layout.compile:
-            apply_compile(part)
+            apply_compile(part, layout)
         apply_fully_shard(
             part,
             meshes.data,

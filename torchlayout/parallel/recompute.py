@@ -37,7 +37,7 @@ def _wrap(module: nn.Module, **options: Any) -> None:
     def recomputed(*arguments: Any) -> Any:
         return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **options)
 
-    module.forward = recomputed  # type: ignore[method-assign]
+    module.forward = recomputed
 
 
 def _kept_operations() -> frozenset[Any]:

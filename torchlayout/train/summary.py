@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from torchlayout.errors import InputError
 from torchlayout.records import RunDirectory
 
-COLUMNS = ("layout", "steps", "first loss", "last loss", "data", "weights", "tokens/s", "peak GiB")
+FIGURES = ("steps", "first\nloss", "last\nloss", "data", "weights", "tokens/s", "peak\nGiB")
 
 
 def summary(directories: Sequence[Path]) -> Table:
@@ -28,9 +29,15 @@ def summary(directories: Sequence[Path]) -> Table:
     """
     runs = [_read(directory) for directory in directories]
     first_run, first_steps = runs[0]
-    table = Table(caption="data: batch digests of every step; weights: the initial ones; memory: the worst rank")
-    for column in COLUMNS:
-        table.add_column(column, no_wrap=True, overflow="fold")
+    table = Table(
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        caption="data: batch digests of every step; weights: the initial ones; memory: the worst rank",
+    )
+    # In 80 columns a long label folds; a figure must never be cut.
+    table.add_column("layout", overflow="fold")
+    for column in FIGURES:
+        table.add_column(column, no_wrap=True)
     for run, steps in runs:
         speeds = [step["tokens_per_second"] for step in steps[1:] or steps]
         table.add_row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -19,6 +19,7 @@ from torchlayout.errors import InputError
 from torchlayout.layout import Layout
 from torchlayout.model.initialize import weights_digest
 from torchlayout.model.loss import IGNORED
+from torchlayout.parallel.context import held_positions
 from torchlayout.parallel.mesh import build_meshes
 from torchlayout.parallel.microbatches import DeviceBatch
 from torchlayout.parallel.parallelize import parallelize
@@ -86,7 +87,7 @@ class Trainer:
         """One optimizer step on the next global batch."""
         started = time.perf_counter()
         step = self.steps_done + 1
-        batch = next(self.batches)
+        batch = self.held_part(next(self.batches))
         data_seconds = time.perf_counter() - started
 
         rate = learning_rate(step, self.config.train.steps, self.config.optimizer)
@@ -127,11 +128,21 @@ class Trainer:
     def evaluate(self, batches: Iterable[Batch]) -> float:
         """Token-weighted mean loss of held-out batches."""
         summed_loss, labels = 0.0, 0
-        for batch in batches:
+        for batch in map(self.held_part, batches):
             labels += int(self.count_labels(batch.labels))
             part = self.model.step.evaluate(DeviceBatch.of(batch, self.device))
             summed_loss += self.exchange(batch, part, torch.zeros_like(part), 0.0).summed_loss
         return summed_loss / max(1, labels)
+
+    def held_part(self, batch: Batch) -> Batch:
+        """What this context rank holds of its data rank's sequences; documents stay whole, attention needs them."""
+        if self.layout.context == 1:
+            return batch
+        held = held_positions(
+            self.layout.context_method, batch.tokens.shape[1], self.meshes.coordinate("cp"), self.layout.context
+        )
+        tokens, labels, positions = (part[:, held] for part in (batch.tokens, batch.labels, batch.positions))
+        return replace(batch, tokens=tokens, labels=labels, positions=positions)
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """How many labels of the global batch count, from this data rank's part; fp64, so that it can divide."""
