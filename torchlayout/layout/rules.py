@@ -58,7 +58,7 @@ def _context(layout: Layout, model: ModelConfig) -> Iterator[str]:
     """A ring brings its own kernels; Ulysses trades the sequence for heads, which must split over context ranks."""
     if layout.context > 1 and layout.context_method == "ring" and layout.attention in ("flash", "flex"):
         yield (
-            f'kernels.attention = "{layout.attention}" cannot run in a ring, which needs the log-sum-exp of every block; '
+            f'kernels.attention = "{layout.attention}" gives a ring no log-sum-exp to combine blocks by; '
             'legal: "sdpa" (the flash kernel of torch) or "math", or context_method = "ulysses"'
         )
     if layout.context_method != "ulysses":

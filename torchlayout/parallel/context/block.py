@@ -27,48 +27,47 @@ class Gradients(NamedTuple):
     v: Tensor
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None, flash: bool) -> Attended:
-    """softmax(q k' / sqrt(head_dim)) v by torch's flash kernel, or by a score matrix where that cannot be used."""
-    if not (flash and mask is None and _has_flash(q)):
-        return _attend_by_scores(q, k, v, _visible(q, k, causal, mask))
+class Sight(NamedTuple):
+    """What queries see of the keys of a block, and how it is computed: by torch's flash kernel or a score matrix."""
+
+    causal: bool
+    mask: Tensor | None
+    flash: bool
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Attended:
+    """softmax(q k' / sqrt(head_dim)) v, over the keys that may be seen."""
+    if not _uses_flash(q, sight):
+        return _attend_by_scores(q, k, v, _visible(q, k, sight))
     if q.device.type == "cpu":
-        return Attended(*torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal))
-    out, log_sum, *kept, _ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
+        return Attended(*torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, sight.causal))
+    out, log_sum, *kept, _ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, sight.causal)
     return Attended(out, log_sum, tuple(kept))
 
 
-def attend_backward(
-    gradient: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    whole: Attended,
-    *,
-    causal: bool,
-    mask: Tensor | None,
-    flash: bool,
-) -> Gradients:
+def attend_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Attended, sight: Sight) -> Gradients:
     """Gradients of one block; whole: output and log-sum-exp over all keys, `kept` as this block's forward gave it."""
-    if not (flash and mask is None and _has_flash(q)):
-        return _backward_by_scores(gradient, q, k, v, whole, _visible(q, k, causal, mask))
+    if not _uses_flash(q, sight):
+        return _backward_by_scores(gradient, q, k, v, whole, _visible(q, k, sight))
     if q.device.type == "cpu":
         backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return Gradients(*backward(gradient, q, k, v, whole.out, whole.log_sum, 0.0, causal))
+        return Gradients(*backward(gradient, q, k, v, whole.out, whole.log_sum, 0.0, sight.causal))
     first_q, first_k, longest_q, longest_k, seed, offset = whole.kept
     bounds = (first_q, first_k, longest_q, longest_k)
     backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
-    return Gradients(*backward(gradient, q, k, v, whole.out, whole.log_sum, *bounds, 0.0, causal, seed, offset))
+    return Gradients(*backward(gradient, q, k, v, whole.out, whole.log_sum, *bounds, 0.0, sight.causal, seed, offset))
 
 
-def _has_flash(q: Tensor) -> bool:
-    return q.device.type == "cpu" or q.dtype in (torch.bfloat16, torch.float16)
+def _uses_flash(q: Tensor, sight: Sight) -> bool:
+    # No flash kernel takes a mask and gives back the log-sum-exp; CUDA's has 16-bit types only.
+    return sight.flash and sight.mask is None and (q.device.type == "cpu" or q.dtype.itemsize == 2)
 
 
-def _visible(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None) -> Tensor | None:
-    if not causal:
-        return mask
+def _visible(q: Tensor, k: Tensor, sight: Sight) -> Tensor | None:
+    if not sight.causal:
+        return sight.mask
     lower = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-    return lower if mask is None else lower & mask
+    return lower if sight.mask is None else lower & sight.mask
 
 
 def _scores(q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:

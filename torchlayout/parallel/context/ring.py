@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from torchlayout.parallel.context.block import Attended, attend, attend_backward
+from torchlayout.parallel.context.block import Attended, Sight, attend, attend_backward
 from torchlayout.parallel.context.split import held_positions
 
 
@@ -42,8 +42,7 @@ class _Step:
 
     queries: slice
     keys: slice
-    causal: bool
-    mask: Tensor | None
+    sight: Sight
 
 
 class _Ring(torch.autograd.Function):
@@ -56,10 +55,10 @@ class _Ring(torch.autograd.Function):
         log_sum = torch.full(q.shape[:3], float("-inf"), dtype=wide, device=q.device)
         kept = []
         visiting = keys_values
-        for step, last in _steps(q.shape[2], documents, group):
+        for step, last in _steps(q.shape[2], documents, group, flash):
             arriving = None if last else _Travelling(visiting, group)
             k, v = _spread(visiting[:, :, :, step.keys], q.shape[1])
-            part = attend(q[:, :, step.queries], k, v, causal=step.causal, mask=step.mask, flash=flash)
+            part = attend(q[:, :, step.queries], k, v, step.sight)
             kept.append(part.kept)
             _combine(out[:, :, step.queries], log_sum[:, :, step.queries], part)
             visiting = visiting if arriving is None else arriving.wait()
@@ -74,18 +73,19 @@ class _Ring(torch.autograd.Function):
         wide = torch.promote_types(q.dtype, torch.float32)
         grad_q = torch.zeros(q.shape, dtype=wide, device=q.device)
         visiting, departed = keys_values, None
-        steps = _steps(q.shape[2], rest[0] if rest else None, ctx.group)
+        steps = _steps(q.shape[2], rest[0] if rest else None, ctx.group, ctx.flash)
         for (step, last), kept in zip(steps, ctx.kept, strict=True):
             arriving = None if last else _Travelling(visiting, ctx.group)
             k, v = _spread(visiting[:, :, :, step.keys], q.shape[1])
             rows = step.queries
             whole = Attended(out[:, :, rows], log_sum[:, :, rows], kept)
-            part = attend_backward(gradient[:, :, rows], q[:, :, rows], k, v, whole, causal=step.causal, mask=step.mask)
+            part = attend_backward(gradient[:, :, rows], q[:, :, rows], k, v, whole, step.sight)
             grad_q[:, :, rows] += part.q
             # The gradient of a rank's keys and values travels with them, and comes home with one step more.
-            travelled = (
-                torch.zeros(visiting.shape, dtype=wide, device=q.device) if departed is None else departed.wait()
-            )
+            if departed is None:
+                travelled = torch.zeros(visiting.shape, dtype=wide, device=q.device)
+            else:
+                travelled = departed.wait()
             travelled[:, :, :, step.keys] += _gathered(part.k, part.v, visiting.shape[2])
             departed = _Travelling(travelled, ctx.group)
             visiting = visiting if arriving is None else arriving.wait()
@@ -93,7 +93,9 @@ class _Ring(torch.autograd.Function):
         return grad_q.to(q.dtype), departed.wait().to(keys_values.dtype), None, None, None
 
 
-def _steps(length: int, documents: Tensor | None, group: dist.ProcessGroup) -> Iterator[tuple[_Step, bool]]:
+def _steps(
+    length: int, documents: Tensor | None, group: dist.ProcessGroup, flash: bool
+) -> Iterator[tuple[_Step, bool]]:
     """What this rank does at each step, and whether it is the last; length: of the local sequence."""
     rank, ranks, half = group.rank(), group.size(), length // 2
     everything, head, tail = slice(0, length), slice(0, half), slice(half, length)
@@ -108,7 +110,7 @@ def _steps(length: int, documents: Tensor | None, group: dist.ProcessGroup) -> I
         if documents is not None:
             own, theirs = (_documents_of(documents, holder, ranks) for holder in (rank, source))
             mask = (own[:, queries, None] == theirs[:, None, keys])[:, None]
-        yield _Step(queries, keys, causal=source == rank, mask=mask), turn == ranks - 1
+        yield _Step(queries, keys, Sight(source == rank, mask, flash)), turn == ranks - 1
 
 
 def _documents_of(documents: Tensor, rank: int, ranks: int) -> Tensor:
