@@ -3,8 +3,8 @@
     python benchmarks/gpu.py                       # llama-1b, under five minutes on an H100
     python benchmarks/gpu.py --tiny                # the same on a CPU, in seconds, to test the script
 
-Needs torch (2.11 or later) and numpy, nothing else: no data, no torchdata, no pydantic. FLOPs are counted in the
-convention of arXiv 2311.05610 (6 N + 12 L h s a token); the peak comes from the hardware files, if they know the device.
+Needs Python 3.11, torch 2.11 and numpy, or later, nothing else: no data, no torchdata, no pydantic. FLOPs are counted
+in the convention of arXiv 2311.05610 (6 N + 12 L h s a token); the peak comes from the hardware files.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import re
 import statistics
 import sys
 import time
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import tomllib
 import torch
 from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent))  # so that it runs where nothing is installed
 
+# ruff: noqa: E402
 from torchlayout.model.count import flops_per_token, parameters
 from torchlayout.model.initialize import initialize
 from torchlayout.model.llama import Llama
@@ -114,11 +116,10 @@ def described(fields: dict[str, Any]) -> Any:
 
 
 def peak_flops(name: str) -> float | None:
-    """The device's bf16 peak, from the hardware file that matches its name."""
+    """The device's bf16 peak, from the hardware file that knows its name."""
     for file in sorted((HERE.parent / "torchlayout" / "hardware" / "devices").glob("*.toml")):
         device = tomllib.loads(file.read_text())
-        named = all(word.lower() in name.lower() for word in device["matches"])
-        if named and not any(word.lower() in name.lower() for word in device.get("excludes", [])):
+        if any(re.fullmatch(pattern, name.strip(), re.IGNORECASE) for pattern in device["matches"]):
             return float(device["peak_flops"]["bf16"])
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from harness.cases import CASES, Case, configuration
+from harness.cases import COVERING, Case, configuration
 from harness.compare import distance
 from harness.launch import train_layouts
 from harness.reference import train_plainly
+from torchlayout.layout import Layout
 
 FP32_CASES = [
     Case("fsdp2+mb2", "tied"),
@@ -26,7 +28,7 @@ FP32_CASES = [
 @pytest.fixture(scope="module")
 def references(small_corpus: Path) -> dict[tuple[str, str], dict[str, Any]]:
     torch.set_num_threads(1)
-    wanted = {("fp64", case.variant) for case in CASES} | {("fp32", case.variant) for case in FP32_CASES}
+    wanted = {("fp64", case.variant) for case in COVERING} | {("fp32", case.variant) for case in FP32_CASES}
     return {
         (precision, variant): train_plainly(configuration(variant, str(small_corpus), precision))
         for precision, variant in sorted(wanted)
@@ -37,7 +39,7 @@ def references(small_corpus: Path) -> dict[tuple[str, str], dict[str, Any]]:
 def outcomes(small_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Case], dict[str, Any]]:
     """What every case came to, by precision; one launch for each number of ranks."""
     by_ranks: dict[int, list[tuple[str, Case]]] = defaultdict(list)
-    for precision, cases in (("fp64", CASES), ("fp32", FP32_CASES)):
+    for precision, cases in (("fp64", COVERING), ("fp32", FP32_CASES)):
         for case in cases:
             by_ranks[case.ranks].append((precision, case))
     together = {}
@@ -50,7 +52,7 @@ def outcomes(small_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return together
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", COVERING, ids=str)
 def test_every_layout_trains_as_one_plain_process_does_in_fp64(
     case: Case, outcomes: dict[Any, Any], references: dict[Any, Any]
 ) -> None:
@@ -71,6 +73,28 @@ def test_initial_weights_are_the_same_bits_in_every_layout(outcomes: dict[Any, A
             digests[case.variant].add(outcome["initial_weights_digest"])
     assert {variant: len(found) for variant, found in digests.items()} == dict.fromkeys(digests, 1)
     assert digests["grouped-query"].isdisjoint(digests["odd vocabulary"])
+
+
+def test_the_trained_layouts_cover_every_choice_and_every_pair_of_axes() -> None:
+    layouts = [Layout.parse(case.label) for case in COVERING]
+    axes = ("pipeline", "replicate", "shard", "context", "tensor")
+    together = [{axis for axis in axes if getattr(layout, axis) > 1} for layout in layouts]
+    assert all(any(set(pair) <= held for held in together) for pair in itertools.combinations(axes, 2))
+    assert len({frozenset(held) for held in together if len(held) >= 3}) >= 4
+    chosen = {(name, getattr(layout, name)) for layout in layouts for name in vars(layout)}
+    for name, values in CHOICES.items():
+        assert {value for value in values if (name, value) not in chosen} == set(), name
+
+
+CHOICES = {
+    "schedule": {"gpipe", "1f1b", "interleaved", "looped", "zerobubble", "zbv", "dualpipev"},
+    "context_method": {"ring", "ulysses"},
+    "recompute": {"none", "ckpt", "ckpt2", "ckptattn", "selective"},
+    "zero": {1, 2, 3},
+    "sequence_parallel": {False, True},
+    "micro_batch": {1, 2, 4},
+    "compile": {False, True},
+}
 
 
 def test_nan_and_a_wrong_digest_never_pass(references: dict[Any, Any]) -> None:

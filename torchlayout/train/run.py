@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,8 +27,10 @@ def run(config: Config, layout: Layout, rank: int) -> int:
             f"run.name = {config.run.name!r}: {directory.path} already holds a run; "
             "choose another run.name or run.directory, or move that folder away"
         )
+    if config.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
+        torch.use_deterministic_algorithms(True)
     device = pick_device()
-    torch.use_deterministic_algorithms(config.train.deterministic)
     with process_group(device, config.train.timeout_seconds):
         trainer = Trainer(config, layout, device)
         console = Console(quiet=rank != 0, soft_wrap=True, highlight=False)
