@@ -46,7 +46,8 @@ class ByteProgress:
 
     def _line(self) -> None:
         done, total = self._done / 1e6, self._total / 1e6
-        speed = f", {self.megabytes_per_second:.1f} MB/s" if self._done > self._kept else ", all kept from before"
+        kept = self._kept and self._kept == self._total
+        speed = ", all kept from before" if kept else f", {self.megabytes_per_second:.1f} MB/s"
         print(f"{self._title}: {done:.1f} of {total:.1f} MB{speed}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> ByteProgress:
