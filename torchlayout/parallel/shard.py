@@ -19,7 +19,10 @@ def apply_fully_shard(model: Llama, mesh: DeviceMesh, *, parameters: str, reduce
     parameters, reduce: the dtype of compute and of gradient reduction. zero 3 frees gathered parameters after
     forward; 2 and 1 keep them until backward. A tied weight is needed at both ends, so the root keeps it whole.
     """
-    policy = MixedPrecisionPolicy(param_dtype=DTYPES[parameters], reduce_dtype=DTYPES[reduce])
+    # Inputs are left alone: hidden states have the embedding's dtype, and casting would narrow the rotary tables.
+    policy = MixedPrecisionPolicy(
+        param_dtype=DTYPES[parameters], reduce_dtype=DTYPES[reduce], cast_forward_inputs=False
+    )
     tied = model.head is not None and model.embedding is not None and model.config.tie_word_embeddings
     ends = [] if tied else [module for module in (model.embedding, model.head) if module is not None]
     for module in [*model.layers.values(), *ends]:
