@@ -17,6 +17,9 @@ from harness.launch import train_layouts
 from harness.reference import train_plainly
 from torchlayout.layout import Layout
 
+# The first test waits for all layouts to be trained.
+pytestmark = pytest.mark.timeout(1800)
+
 FP32_CASES = [
     Case("fsdp2+mb2", "tied"),
     Case("tp2+sp", "odd vocabulary"),

@@ -31,7 +31,8 @@ def train_layouts(ranks: int, jobs: list[dict[str, Any]], folder: Path) -> list[
     """Train every job ({"label", "config"}) on `ranks` ranks, in one launch."""
     jobs_file, results_file = folder / f"jobs-{ranks}.json", folder / f"results-{ranks}.pt"
     jobs_file.write_text(json.dumps(jobs))
-    done = torchrun(ranks, str(HERE / "worker.py"), str(jobs_file), str(results_file))
+    patience = 240 + 30 * len(jobs)
+    done = torchrun(ranks, str(HERE / "worker.py"), str(jobs_file), str(results_file), timeout=patience)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     results: list[dict[str, Any]] = torch.load(results_file)
     return results

@@ -158,7 +158,16 @@ def test_zero_bubble_schedules_are_refused_where_torch_is_silently_wrong(label: 
     assert check(label) == []
     assert len(check(label + "+zero3")) == 1
     assert len(check(label + "+compile")) == 1
+    assert len(check(label + "+selective")) == 1
     assert len(check(label + "+zero3+compile")) == 2
+
+
+@pytest.mark.parametrize("kernel", ["flash", "flex"])
+def test_a_ring_takes_only_kernels_that_give_a_log_sum(kernel: str) -> None:
+    (sentence,) = check(f"cp2+{kernel}")
+    assert "legal" in sentence
+    assert check(f"cp2+ulysses+{kernel}") == []
+    assert check("cp2+math") == []
 
 
 def test_every_violated_rule_is_told() -> None:
