@@ -26,7 +26,7 @@ class Draw:
 
     @property
     def job(self) -> dict[str, Any]:
-        """For `train_layouts`; the label names every kernel, so that [kernels] has nothing to fill in."""
+
         return {"label": str(self.layout), "config": self.raw}
 
     def __str__(self) -> str:
@@ -51,28 +51,30 @@ def draw(number: int, seed: int, corpus: str, ranks: int | None = None, compiled
     ranks: from 1 to 8 unless given; compiled: how often a layout that may be compiled is.
     """
     rng = random.Random(f"{seed}:{number}")
+    world = ranks or rng.choice([1, 2, 2, 3, 4, 4, 4, 5, 6, 6, 8, 8, 8])
     while True:
-        world = ranks or rng.choice([1, 2, 2, 3, 4, 4, 4, 5, 6, 6, 8, 8, 8])
+        # First of all, so that a schedule which few models can have is about as likely as the others.
+        schedule = rng.choice([None, None, None, None, None, *words.SCHEDULES]) if world > 1 else None
+        pipelines = {"pipeline": 1} if schedule is None else {"pipeline": range(2, world + 1), "schedule": schedule}
         raw = configuration(rng, corpus)
         config = Config.from_dict(raw)
-        given = (world, config.model, config.batch.global_size, config.data.sequence_length, config.precision)
-        # Without the whole number of micro-batches, which has few values, most legal layouts are pipelines.
-        legal = list(Layout.enumerate(*given, recompute=RECOMPUTE))
+        given = (config.model, config.batch.global_size, config.data.sequence_length, config.precision)
+        legal = list(Layout.enumerate(world, *given, recompute=RECOMPUTE, **pipelines))
         if not legal:
             continue
         layout = pick(rng, legal)
         kernels = {"attention": rng.choice(["sdpa", "sdpa", "math"]), "norm": rng.choice(["fused", "fused", "eager"])}
         layout = replace(layout, **kernels)  # type: ignore[arg-type]
-        if rng.random() < compiled and not replace(layout, compile=True).check(*given[1:]):
+        if rng.random() < compiled and not replace(layout, compile=True).check(*given):
             layout = replace(layout, compile=True)
         return Draw(number, layout, raw)
 
 
 def pick(rng: random.Random, legal: list[Layout]) -> Layout:
-    """Degrees first, then the choices one by one, so that rare ones are as likely as frequent ones."""
+    """One choice after the other, so that rare values are as likely as those that most layouts have."""
     for choice in (
         lambda layout: (layout.pipeline, layout.replicate, layout.shard, layout.context, layout.tensor),
-        lambda layout: (layout.schedule, layout.virtual_stages),
+        lambda layout: layout.virtual_stages,
         lambda layout: (layout.sequence_parallel, layout.context_method),
         lambda layout: layout.zero,
         lambda layout: layout.recompute,
@@ -107,7 +109,7 @@ def configuration(rng: random.Random, corpus: str) -> dict[str, Any]:
             "workers": 0,
             "within_documents": rng.random() < 0.4,
         },
-        "batch": {"global_size": rng.choice([4, 6, 8, 10, 12, 16, 24])},
+        "batch": {"global_size": rng.choice([4, 6, 8, 12, 12, 16, 24])},
         "kernels": {"loss": rng.choice(["chunked", "chunked", "plain"])},
         "precision": {"parameters": "fp64"},
         "optimizer": {"learning_rate": 1e-2, "clip_norm": 0.05, "warmup_steps": 1, "weight_decay": 0.1},
