@@ -198,6 +198,8 @@ class TrainSection(Section):
     """Whether only deterministic kernels are used."""
     stop_after_non_finite: Count = 5
     """Skipped steps in a row (loss or gradient not finite) after which the run stops."""
+    host_memory_limit_gib: Annotated[float, Field(gt=0, le=2**20)] | None = None
+    """Memory that each rank of a CPU run may allocate, under Linux; left out: no limit."""
 
 
 class HardwareSection(Section):
