@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from torchlayout.cli import config, data
+from torchlayout.cli import compare, config, data
 from torchlayout.errors import InputError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+app.command()(compare.compare)
+app.command()(compare.report)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,1 @@
+"""Run layouts side by side on the same training, judge them, report."""

@@ -1,0 +1,1 @@
+mount(document.getElementById("report"), JSON.parse(document.getElementById("data").textContent));
