@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh clone to two finished runs on the CPU: a small Llama under FSDP and under a 3-D layout, on the same data.
+# From a fresh clone to a report on the CPU: a small Llama under FSDP, HSDP, tensor, pipeline and 3-D layouts, on the same data.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -8,21 +8,13 @@ cd "$repository"
 export OMP_NUM_THREADS=1 # eight ranks share the machine's cores
 python=$venv/bin/python
 corpus=data/python-library
-runs=runs/quickstart
-layouts=(fsdp8 pp2-fsdp2-tp2+sp)
 
 say "preparing $corpus (it is kept, and only made where it is not whole)"
 "$python" -m torchlayout data prepare --python-library --out "$corpus"
 
-rm -rf "$runs"
-finished=()
-for layout in "${layouts[@]}"; do
-    say "training under $layout on 8 ranks"
-    "$python" -m torch.distributed.run --standalone --nproc-per-node 8 -m torchlayout.train \
-        configs/quickstart.toml --layout "$layout" --set run.directory="$runs" --set run.name="$layout"
-    finished+=("$runs/$layout")
-done
-
-say "the two runs"
-"$python" -m torchlayout.train.summary "${finished[@]}"
-printf '\nTo look at them:\n    %s --logdir %s\n' "$venv/bin/tensorboard" "$repository/$runs"
+say "comparing five layouts on 8 ranks"
+"$python" -m torchlayout compare configs/compare/quickstart.toml --overwrite
+say "losses and digests of the five runs"
+"$python" -m torchlayout.train.summary studies/quickstart/*/repeat_1
+printf '\nTo look at it: open %s, or\n    %s --logdir %s\n' "$repository/studies/quickstart/report.html" \
+    "$venv/bin/tensorboard" "$repository/studies/quickstart"

@@ -23,7 +23,19 @@ FLOORS = (
     {"compare"},
     {"cli", "tensorboard_plugin", "__main__"},
 )
-TORCH_FREE = ("cli", "config", "errors", "files", "hardware", "layout", "model.count", "records", "schedule", "tables")
+TORCH_FREE = (
+    "cli",
+    "compare",
+    "config",
+    "errors",
+    "files",
+    "hardware",
+    "layout",
+    "model.count",
+    "records",
+    "schedule",
+    "tables",
+)
 
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip("."): path

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchlayout.config import Config
-from torchlayout.errors import InputError
 from torchlayout.layout import Layout, words
 
 STEPS = 2
@@ -117,27 +116,26 @@ def configuration(rng: random.Random, corpus: str) -> dict[str, Any]:
     }
 
 
-def combination(rng: random.Random, world: int) -> Layout | None:
-    """Degrees whose product is `world` and any choices; None where that is no layout at all."""
+def combination(rng: random.Random, world: int) -> Layout:
+    """Degrees whose product is `world` and any choices that these have a meaning for, legal or not."""
     degrees = dict.fromkeys(words.AXES.values(), 1)
     left = world
     while left > 1:
         factor = next(prime for prime in (2, 3, 5, 7) if left % prime == 0)
         degrees[rng.choice(list(degrees))] *= factor
         left //= factor
-    try:
-        return Layout(
-            **degrees,
-            micro_batch=rng.choice([1, 1, 2, 3]),
-            sequence_parallel=rng.random() < 0.5,
-            schedule=rng.choice(words.SCHEDULES),
-            virtual_stages=rng.choice([1, 2, 3]),
-            context_method=rng.choice(words.CONTEXT_METHODS),
-            recompute=rng.choice(RECOMPUTE),
-            zero=rng.choice([None, *words.ZEROS]),
-            attention=rng.choice(words.ATTENTIONS),
-            norm=rng.choice(words.NORMS),
-            compile=rng.random() < 0.3,
-        )
-    except InputError:
-        return None
+    schedule = rng.choice(words.SCHEDULES) if degrees["pipeline"] > 1 else "1f1b"
+    virtual_stages = rng.choice([2, 3]) if schedule in words.LOOPED_SCHEDULES else 1
+    return Layout(
+        **degrees,
+        micro_batch=rng.choice([1, 1, 2, 3]),
+        sequence_parallel=degrees["tensor"] > 1 and rng.random() < 0.5,
+        schedule=schedule,
+        virtual_stages=virtual_stages,
+        context_method=rng.choice(words.CONTEXT_METHODS) if degrees["context"] > 1 else "ring",
+        recompute=rng.choice(RECOMPUTE),
+        zero=rng.choice([None, *words.ZEROS]),
+        attention=rng.choice(words.ATTENTIONS),
+        norm=rng.choice(words.NORMS),
+        compile=rng.random() < 0.3,
+    )

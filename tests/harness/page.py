@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable
@@ -45,6 +46,11 @@ class Page:
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         asked = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", asked)
+
+    def picture(self) -> bytes:
+        """The whole page as a PNG."""
+        asked = {"format": "png", "captureBeyondViewport": True}
+        return base64.b64decode(self.browser.execute_cdp_cmd("Page.captureScreenshot", asked)["data"])
 
     def settle(self) -> None:
         """Waits until the frames that a change asked for are drawn."""

@@ -48,9 +48,7 @@ def unchecked_gradients(label: str, raw: dict[str, Any], hook: bool = True) -> d
 
 def embedding_output(sequence_parallel: bool) -> tuple[bool, bool]:
     """Whether a vocabulary-parallel embedding returns a view, and whether it did without our hook."""
-    config = ModelConfig(
-        vocab_size=9, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=2
-    )
+    config = ModelConfig(vocab_size=9, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=2)
     mesh, model = init_device_mesh("cpu", (dist.get_world_size(),)), Llama(config)
     apply_tensor_parallel(model, mesh, sequence_parallel=sequence_parallel)
     tokens = torch.arange(8).view(1, 8)

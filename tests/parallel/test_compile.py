@@ -63,6 +63,5 @@ def test_context_parallel_blocks_break_at_the_attention_core_and_nowhere_else(
     for found in outcomes[label]:
         (reason,) = found["breaks"]
         assert "torch.compiler.disable" in reason
-        # Before the core and after it; and the same once more for evaluation.
-        assert found["graphs"][0] == found["graphs"][1]
-        assert found["graphs"][2] == 2 * found["graphs"][0]
+        # The norm; projections up to the core; the output projection; the rest: of every block. Again to evaluate.
+        assert found["graphs"] == [4, 4, 8]

@@ -61,7 +61,7 @@ def test_what_is_recomputed_is_not_kept(measured: Any) -> None:
     assert kept["fsdp1+ckpt"] == 8 * SEQUENCE * MODEL["hidden_size"] * 4, "the blocks' inputs and nothing else"
     # Of a flash kernel there is little to recompute, of a score matrix very much.
     assert 0.99 * kept["fsdp1"] < kept["fsdp1+ckptattn"] < kept["fsdp1"]
-    assert kept["fsdp1+math+ckptattn"] == kept["fsdp1+ckptattn"] < kept["fsdp1+math"] / 1.8
+    assert kept["fsdp1+math+ckptattn"] == kept["fsdp1+ckptattn"] < kept["fsdp1+math"] / 1.4
 
 
 @pytest.mark.parametrize("label", MODES)

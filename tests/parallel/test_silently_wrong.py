@@ -81,7 +81,7 @@ class TestZeroBubbleSchedulesAndParametersFreedAfterForward:
     ) -> None:
         assert all(found["missing"] == [] for found in outcomes[label])
         assert outcomes[label][0]["norm"] == pytest.approx(right_norm, rel=1e-12)
-        assert outcomes[f"{label}+zero3"][0]["norm"] < 0.95 * right_norm
+        assert abs(outcomes[f"{label}+zero3"][0]["norm"] / right_norm - 1) > 0.01
 
     @pytest.mark.parametrize("schedule", words.ZERO_BUBBLE_SCHEDULES)
     def test_are_exact_under_our_rule_in_the_parity_benchmark(self, schedule: str) -> None:

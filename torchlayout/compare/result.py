@@ -206,18 +206,24 @@ def _torchrun(study: Study, config: Path) -> str:
     return f"torchrun --nproc-per-node {study.compare.nproc} -m torchlayout.train {config}"
 
 
-@functools.lru_cache(maxsize=4096)
 def bubble(layout: Layout, global_batch: int) -> float | None:
     """Idle fraction of the pipeline's ranks with equal stages, a backward twice a forward; None without a pipeline."""
     if layout.pipeline == 1 or global_batch % (layout.data_ranks * layout.micro_batch):
         return None
+    return _bubble(layout.pipeline, layout.schedule, layout.virtual_stages, layout.micro_batches(global_batch))
+
+
+@functools.lru_cache(maxsize=4096)
+def _bubble(pipeline: int, schedule: str, virtual_stages: int, micro_batches: int) -> float | None:
+    """The same by what alone decides it: many layouts of a study share it."""
+    layout = Layout(pipeline=pipeline, schedule=schedule, virtual_stages=virtual_stages)
     cost = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
     def seconds(action: Action) -> float:
         return cost[action.kind]
 
     try:
-        done = timeline(actions(layout, layout.micro_batches(global_batch)), seconds)
+        done = timeline(actions(layout, micro_batches), seconds)
     except (InputError, ValueError):
         return None  # micro-batches that the schedule does not run: the layout is skipped for that
     return statistics.mean(done.bubble(rank) for rank in range(layout.pipeline))

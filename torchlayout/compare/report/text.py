@@ -120,7 +120,7 @@ def setting(report: Report) -> str:
         f"{world} ranks{nodes}" + (f" ({devices})" if devices else ""),
         f"{study.global_batch} sequences of {study.sequence:,} tokens a step",
         precision,
-        f"{study.steps} steps, the first {study.warmup_steps} of them warm-up",
+        f"{study.steps} steps, {study.warmup_steps} of them warm-up",
         f"{study.repeats} repeat{'s' if study.repeats != 1 else ''}",
     ]
     return "; ".join(part for part in parts if part)

@@ -14,7 +14,8 @@ function verdict(context) {
   const mood = !measured ? "open" : said.fair && said.parity ? "good" : "bad";
   const largest = context.layouts.map((layout) => layout.parity).filter(Boolean)
     .reduce((worst, parity) => (!worst || (parity.loss_difference ?? Infinity) > (worst.loss_difference ?? Infinity) ? parity : worst), null);
-  const parity = largest && said.parity ? `: losses differ by at most ${exponent(largest.loss_difference)}, tolerance ${exponent(largest.tolerance)}` : "";
+  const apart = largest?.loss_difference === 0 ? "are equal" : `differ by at most ${exponent(largest?.loss_difference)}`;
+  const parity = largest ? `: losses ${apart}, tolerance ${exponent(largest.tolerance)}` : "";
   const answers = measured ? [
     answer(said.fair, "Fair: same data, weights, tokens, optimizer, settings, software", "Not fair: the layouts did not run on equal terms"),
     answer(said.parity, `Same training${parity}`, "No parity: the layouts did not train the same model"),
@@ -94,6 +95,6 @@ function measured(context) {
       el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, typeof value === "object" && value ? JSON.stringify(value) : String(value))))))) : null;
   const precision = typeof study.precision === "string" ? { precision: study.precision } : study.precision;
   return section("How it was measured",
-    el("p", {}, `Times are medians over the steps after the first ${study.warmup_steps}; memory is the peak of the worst rank. ${study.mfu_note}`),
+    el("p", {}, `Times are medians over the ${study.steps - study.warmup_steps} steps after the warm-up; memory is the peak of the worst rank. ${study.mfu_note}`),
     el("div", { class: "facts-grid" }, table("Model", study.model), table("Precision", precision), table("Hardware", study.hardware), table("Software", study.software)));
 }
