@@ -17,6 +17,7 @@ from torchlayout.compare.study import Study
 from torchlayout.config import Config
 from torchlayout.errors import InputError
 from torchlayout.layout import Layout
+from torchlayout.schedule import actions, timeline
 
 LAYOUTS = ("fsdp2", "tp2", "pp2+mb2", "dp2", "fsdp4")
 BEHAVIOUR = {
@@ -189,3 +190,14 @@ def test_a_thousand_runs_are_judged_in_seconds(measured: Path, tmp_path: Path) -
     content = collect(directory)
     assert time.process_time() - started < 8
     assert sum(len(entry["repeats"]) for entry in content["layouts"]) == 1000
+
+
+@pytest.mark.parametrize(
+    "label", ["pp4", "pp4+gpipe", "pp2+interleaved4", "pp4+zerobubble2", "pp2+zbv", "pp4+dualpipev"]
+)
+def test_many_micro_batches_have_the_bubble_of_the_whole_timeline(label: str) -> None:
+    layout = Layout.parse(label)
+    count = layout.pipeline * 40
+    whole = timeline(actions(layout, count), lambda action: 2.0 if action.kind == "B" else 1.0)
+    mean = sum(whole.bubble(rank) for rank in range(layout.pipeline)) / layout.pipeline
+    assert bubble(layout, count) == pytest.approx(mean, rel=1e-9)

@@ -215,18 +215,26 @@ def bubble(layout: Layout, global_batch: int) -> float | None:
 
 @functools.lru_cache(maxsize=4096)
 def _bubble(pipeline: int, schedule: str, virtual_stages: int, micro_batches: int) -> float | None:
-    """The same by what alone decides it: many layouts of a study share it."""
+    """The same by what alone decides it: many layouts of a study share it.
+
+    In the steady state every micro-batch more adds its work and no idle time, so that a few stand for many.
+    """
     layout = Layout(pipeline=pipeline, schedule=schedule, virtual_stages=virtual_stages)
+    few = micro_batches
+    if micro_batches % pipeline == 0:
+        few = min(micro_batches, 4 * layout.stages)
     cost = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
     def seconds(action: Action) -> float:
         return cost[action.kind]
 
     try:
-        done = timeline(actions(layout, micro_batches), seconds)
+        done = timeline(actions(layout, few), seconds)
     except (InputError, ValueError):
         return None  # micro-batches that the schedule does not run: the layout is skipped for that
-    return statistics.mean(done.bubble(rank) for rank in range(layout.pipeline))
+    more = (micro_batches - few) * layout.virtual_stages * (cost["F"] + cost["B"])
+    busy = statistics.mean(done.busy(rank) for rank in range(pipeline))
+    return 1 - (busy + more) / (done.makespan + more)
 
 
 def _verdict(
