@@ -51,9 +51,7 @@ def _report(directory: Path, as_json: bool) -> int:
     content = collect(directory)
     page = write_report(content, directory)
     if as_json:
-        import json
-
-        print(json.dumps(content, indent=2, allow_nan=False))
+        print((directory / "report.json").read_text(encoding="utf-8"))
     else:
         from torchlayout.cli.verdict import print_verdict
 
