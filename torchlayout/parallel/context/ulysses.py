@@ -42,7 +42,7 @@ class _Transpose(torch.autograd.Function):
 
 def transpose(x: Tensor, gathered: int, cut: int, group: dist.ProcessGroup) -> Tensor:
     """All-to-all of x [batch, sequence, heads, head_dim]: the parts of dimension `cut`, for those of `gathered`."""
-    sent = torch.stack(x.chunk(group.size(), dim=cut))
+    sent = torch.stack(x.chunk(group.size(), dim=cut)).contiguous()  # stack keeps the strides of a transposed gradient
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=group)
     return torch.cat(received.unbind(), dim=gathered)
