@@ -85,8 +85,9 @@ def recomputed_flops_per_token(
 ) -> float:
     """FLOPs for one token that the backward pass does again; HFU adds them to what the model needs.
 
-    A recomputed block repeats its forward pass, `ckptattn` the attention core alone, `selective` no product;
-    the chunked loss repeats the head's product. The paper convention charges attention 4 h s, not the causal half.
+    A recomputed block repeats its forward pass up to the last product, whose result backward has no use for (torch
+    stops there), `ckptattn` the attention core alone, `selective` no product; the chunked loss repeats the head's
+    product. The paper convention charges attention 4 h s, not the causal half.
     """
     attention = _attention_flops(model, sequence)
     if convention == "paper":
@@ -94,7 +95,8 @@ def recomputed_flops_per_token(
     blocks = 0
     if every := layout.recompute_every:
         blocks = len(range(0, model.num_hidden_layers, every))
-    flops = blocks * (_layer_matmul_flops(model) + attention)
+    last_product = 2.0 * model.hidden_size * model.intermediate_size
+    flops = blocks * (_layer_matmul_flops(model) + attention - last_product)
     if layout.recompute == "ckptattn":
         flops += model.num_hidden_layers * attention
     if loss == "chunked":
