@@ -23,9 +23,19 @@ def torchrun(ranks: int, *arguments: str, timeout: float = 240) -> subprocess.Co
         "CUDA_VISIBLE_DEVICES": "",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    return subprocess.run(
-        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+
+    def launch() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments], env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    done = launch()
+    if "(SIGABRT)" in done.stderr:
+        # Seen twice in hundreds of launches on loaded cores: glibc, or the C++ runtime, aborted a rank. A wrong result
+        # or an exception is never tried again.
+        warnings.warn(f"a rank aborted, trying once more: {done.stderr[:500]}", stacklevel=2)
+        done = launch()
+    return done
 
 
 def train_layouts(ranks: int, jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -33,13 +43,7 @@ def train_layouts(ranks: int, jobs: list[dict[str, Any]], folder: Path) -> list[
     jobs_file, results_file = folder / f"jobs-{ranks}.json", folder / f"results-{ranks}.pt"
     jobs_file.write_text(json.dumps(jobs))
     patience = 240 + 30 * len(jobs)
-    command = [str(HERE / "worker.py"), str(jobs_file), str(results_file)]
-    done = torchrun(ranks, *command, timeout=patience)
-    if done.returncode != 0 and "(SIGABRT)" in done.stderr:
-        # Seen once in hundreds of launches of 8 ranks on two loaded cores: glibc found a rank's heap corrupted. It was
-        # not seen again, with glibc's own heap checks neither; a wrong result or an exception is never tried again.
-        warnings.warn(f"a rank aborted, trying once more: {done.stderr[:500]}", stacklevel=2)
-        done = torchrun(ranks, *command, timeout=patience)
+    done = torchrun(ranks, str(HERE / "worker.py"), str(jobs_file), str(results_file), timeout=patience)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     results: list[dict[str, Any]] = torch.load(results_file)
     return results

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchlayout.config import Config
 from torchlayout.train.environment import pick_device, process_group
+from torchlayout.train.leave import leave
 from torchlayout.train.trainer import Trainer
 
 
@@ -61,3 +62,4 @@ def main(jobs_file: str, results_file: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave(0)

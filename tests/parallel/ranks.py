@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from harness.launch import torchrun
 from torchlayout.train.environment import pick_device, process_group
+from torchlayout.train.leave import leave
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,4 @@ def main(calls_file: str, results_file: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave(0)

@@ -28,6 +28,7 @@ from torchlayout.model.initialize import held_part
 from torchlayout.train.environment import pick_device, process_group
 from torchlayout.train.evaluate import Evaluation
 from torchlayout.train.exchange import RanksDisagree
+from torchlayout.train.leave import leave
 from torchlayout.train.trainer import StepResult, Trainer
 
 
@@ -130,3 +131,4 @@ def main(jobs_file: str, results_file: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave(0)

@@ -18,6 +18,7 @@ import typer
 
 from torchlayout.config import Config
 from torchlayout.errors import InputError
+from torchlayout.train.leave import leave
 
 GRACE_SECONDS = 10.0
 """How long a rank above 0 that failed stays, so that torchrun doesn't end rank 0 while it still says why."""
@@ -81,4 +82,4 @@ def _outcome(arguments: list[str] | None) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
