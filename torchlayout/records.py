@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ class RunDirectory:
         self.run_path = self.path / "run.json"
         self.metrics_path = self.path / "metrics.jsonl"
         self.tensorboard_path = self.path / "tensorboard"
+        self.checkpoints_path = self.path / "checkpoints"
 
     def create(self) -> RunDirectory:
         """Makes the folder where it is not there yet; raises InputError where it cannot be made."""
@@ -29,6 +33,20 @@ class RunDirectory:
         except OSError as error:
             raise InputError(f"the run directory {self.path} cannot be made: {error.strerror}") from error
         return self
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out while this one writes here; raises InputError where another is in."""
+        self.create()
+        with (self.path / ".lock").open("a") as file:
+            try:
+                # A record lock, as forked workers inherit the other kind and outlive a killed process for seconds.
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process is writing to {self.path}; wait for it, or choose another run.name"
+                ) from error
+            yield
 
     def write_run(self, facts: dict[str, Any]) -> None:
         """Replaces run.json; a number that is not finite becomes null."""
@@ -59,6 +77,12 @@ class RunDirectory:
             if file.tell() and not _ends_with_newline(file.fileno(), file.tell()):
                 line = b"\n" + line  # a killed run left half a line, which must not swallow this one
             file.write(line)
+
+    def keep_metrics_through(self, step: int) -> None:
+        """Forgets steps after `step`, which are about to be done again."""
+        if self.metrics_path.exists():
+            kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
+            write_atomically(self.metrics_path, "".join(kept))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records by step; of a step written twice (after a resume) the last one; a half-written line is none."""

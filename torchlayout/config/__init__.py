@@ -4,6 +4,7 @@ from torchlayout.config.load import Config
 from torchlayout.config.model import ModelConfig, RopeScaling
 from torchlayout.config.sections import (
     BatchSection,
+    CheckpointSection,
     DataSection,
     HardwareSection,
     KernelsSection,
@@ -16,6 +17,7 @@ from torchlayout.config.sections import (
 
 __all__ = [
     "BatchSection",
+    "CheckpointSection",
     "Config",
     "DataSection",
     "HardwareSection",

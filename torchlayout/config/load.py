@@ -12,6 +12,7 @@ from torchlayout.config.model import ModelConfig, spell_out
 from torchlayout.config.override import override
 from torchlayout.config.sections import (
     BatchSection,
+    CheckpointSection,
     DataSection,
     HardwareSection,
     KernelsSection,
@@ -50,6 +51,8 @@ class Config(Section):
     """AdamW and its learning-rate schedule."""
     train: TrainSection = TrainSection()
     """The loop."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    """When the state of training is saved, and what a run continues."""
     hardware: HardwareSection = HardwareSection()
     """What the run is measured against."""
 
@@ -147,8 +150,11 @@ class Config(Section):
         """Writes every value, defaults too, as a file that can be loaded again; whole or not at all."""
         import tomli_w
 
-        tables = {name: table for name, table in self.model_dump(exclude_none=True).items() if table}
-        write_atomically(Path(path), tomli_w.dumps(tables))
+        write_atomically(Path(path), tomli_w.dumps(self.tables()))
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Every value, defaults too, as the tables of a file."""
+        return {name: table for name, table in self.model_dump(exclude_none=True).items() if table}
 
     def _layout(self, world: int) -> Layout:
         kernels = self.kernels
@@ -165,6 +171,7 @@ SECTIONS: dict[str, type[Section]] = {
     "precision": Precision,
     "optimizer": OptimizerSection,
     "train": TrainSection,
+    "checkpoint": CheckpointSection,
     "hardware": HardwareSection,
 }
 KEYS = {

@@ -198,8 +198,23 @@ class TrainSection(Section):
     """Whether only deterministic kernels are used."""
     stop_after_non_finite: Count = 5
     """Skipped steps in a row (loss or gradient not finite) after which the run stops."""
+    wall_time_limit_minutes: Annotated[float, Field(gt=0, le=1e7)] | None = None
+    """Minutes after the start of the run at which it saves and ends, at the next end of a step; left out: no limit."""
     host_memory_limit_gib: Annotated[float, Field(gt=0, le=2**20)] | None = None
     """Memory that each rank of a CPU run may allocate, under Linux; left out: no limit."""
+
+
+class CheckpointSection(Section):
+    """When the state of training is saved, and what a run continues."""
+
+    every: Whole = 0
+    """Steps between two checkpoints; also at the last step and when the run is told to stop; 0 is never."""
+    keep: Count = 3
+    """Newest checkpoints that are kept."""
+    asynchronous: bool = False
+    """Whether training goes on, from a copy in host memory, while a checkpoint is written."""
+    resume: Annotated[str, Field(min_length=1)] = "auto"
+    """What to continue: `auto` (the newest sound checkpoint of this run), `never`, or the folder of a checkpoint."""
 
 
 class HardwareSection(Section):

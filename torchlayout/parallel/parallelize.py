@@ -22,6 +22,8 @@ from torchlayout.parallel.recompute import apply_recomputation
 from torchlayout.parallel.shard import DTYPES, apply_fully_shard
 from torchlayout.parallel.tensor import apply_tensor_parallel
 
+EMBEDDING = "embedding.weight"
+
 
 class MicroBatchStep(Protocol):
     """Runs all micro-batches of this data rank's part of a global batch."""
@@ -44,11 +46,14 @@ class ParallelModel:
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Parameters by their name in the whole model, a tied one once over all ranks."""
+        return [(name, p) for name, p in self.named_copies() if self.tied is None or not self.tied.is_copy(p)]
+
+    def named_copies(self) -> list[tuple[str, nn.Parameter]]:
+        """All parameters of this rank by their name in the whole model: the head's copy of a tied one has its name."""
         return [
-            (name, parameter)
+            (EMBEDDING if self.tied is not None and self.tied.is_copy(parameter) else name, parameter)
             for part in self.parts
             for name, parameter in part.named_parameters()
-            if self.tied is None or not self.tied.is_copy(parameter)
         ]
 
     def own_parameters(self, tensor_rank: int) -> list[tuple[str, nn.Parameter]]:

@@ -27,6 +27,7 @@ class StepFacts:
     data_seconds: float
     peak_memory_bytes_by_rank: tuple[int, ...]
     batch_digest: str
+    stop: int
 
 
 def exchange_step(
@@ -37,14 +38,16 @@ def exchange_step(
     digest: int,
     data_seconds: float,
     peak_memory_bytes: int,
+    stop: int,
 ) -> StepFacts:
     """Combine every rank's part of a step.
 
     summed_loss, squared_norm: this rank's parts, the loss 0 off the last stage. The slowest rank's data_seconds
-    counts. Raises RanksDisagree unless the digest is the same on each tensor and pipeline rank.
+    counts, and the highest stop code (`StopRequest.code`). Raises RanksDisagree unless the digest is the same on each
+    tensor and pipeline rank.
     """
     halves = [float(digest >> 32), float(digest & 0xFFFFFFFF)]  # fp64 holds 53 bits exactly
-    rest = torch.tensor([*halves, data_seconds, float(peak_memory_bytes)], dtype=torch.float64)
+    rest = torch.tensor([*halves, data_seconds, float(peak_memory_bytes), float(stop)], dtype=torch.float64)
     row = torch.cat([summed_loss.double().reshape(1), squared_norm.reshape(1), rest.to(summed_loss.device)])
     rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, row)
@@ -58,6 +61,7 @@ def exchange_step(
         data_seconds=float(table[:, 4].max()),
         peak_memory_bytes_by_rank=tuple(int(peak) for peak in table[:, 5]),
         batch_digest=f"{_agreed_digest(by_rank):016x}",
+        stop=int(table[:, 6].max()),
     )
 
 

@@ -61,14 +61,16 @@ def speed_of(config: Config, layout: Layout, device_name: str) -> tuple[Speed | 
 class MetricsWriter:
     """Writes every step from rank 0; the other ranks keep nothing."""
 
-    def __init__(self, trainer: Trainer, directory: RunDirectory, console: Console) -> None:
+    def __init__(
+        self, trainer: Trainer, directory: RunDirectory, console: Console, resumed_from: str | None = None
+    ) -> None:
         config, layout = trainer.config, trainer.layout
         self.directory, self.console = directory, console
         self.speed, self.speed_note = speed_of(config, layout, device_name(trainer.device))
         self.run: dict[str, Any] = {
             "layout": str(layout),
             "world": layout.world,
-            "resumed_from": None,
+            "resumed_from": resumed_from,
             "initial_weights_digest": trainer.initial_weights_digest,
             "parameters_by_rank": _parameters_by_rank(trainer),
             **fingerprint(trainer.device),
@@ -79,7 +81,7 @@ class MetricsWriter:
         self.skipped_steps = 0
         self.board: SummaryWriter | None = None
         if dist.get_rank() == 0:
-            self._open(config)
+            self._open(config, trainer.steps_done)
 
     def after_step(self, trainer: Trainer, result: StepResult) -> StepResult:
         """Record one step."""
@@ -96,8 +98,8 @@ class MetricsWriter:
             self._print(trainer, result)
         return result
 
-    def close(self, trainer: Trainer, exit_reason: str) -> None:
-        """Say how the run ended."""
+    def close(self, trainer: Trainer, exit_reason: str, final_weights_digest: str | None = None) -> None:
+        """Say how the run ended, and with which weights."""
         if self.board is None:
             return
         outcome = {
@@ -112,15 +114,17 @@ class MetricsWriter:
         self.run |= {
             "exit_reason": exit_reason,
             "steps": trainer.steps_done,
+            "final_weights_digest": final_weights_digest,
             "skipped_steps": self.skipped_steps,
         }
         self.directory.write_run(self.run)
 
-    def _open(self, config: Config) -> None:
+    def _open(self, config: Config, steps_done: int) -> None:
         self.directory.create()
+        self.directory.keep_metrics_through(steps_done)
         config.write(self.directory.config_path)
         self.directory.write_run(self.run)
-        self.board = SummaryWriter(str(self.directory.tensorboard_path))
+        self.board = SummaryWriter(str(self.directory.tensorboard_path), purge_step=steps_done + 1)
         self.board.add_text("config", f"```toml\n{self.directory.config_path.read_text()}\n```")
         self.board.add_text("layout", self.run["layout"])
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from torchlayout.checkpoint import Checkpoints
 from torchlayout.config import Config
-from torchlayout.errors import InputError
 from torchlayout.layout import Layout
 from torchlayout.records import RunDirectory
+from torchlayout.train.checkpoint import Saver
 from torchlayout.train.environment import pick_device, process_group
 from torchlayout.train.evaluate import Evaluation
 from torchlayout.train.memory import (
@@ -23,26 +25,24 @@ from torchlayout.train.memory import (
     recorded_out_of_memory,
 )
 from torchlayout.train.metrics import MetricsWriter
+from torchlayout.train.resume import checkpoint_to_continue
+from torchlayout.train.state import load_state
 from torchlayout.train.trainer import Trainer, TrainingStopped
 
 
 def run(config: Config, layout: Layout, rank: int) -> int:
-    """Train to the last step; the exit status: 0 done, 1 stopped because nothing finite came out, or memory ran out."""
+    """Train to the last step, or until told to stop; the exit status.
+
+    0: done, or stopped as told. 1: nothing finite came out, memory ran out, or the last checkpoint was not saved.
+    """
     directory = RunDirectory(Path(config.run.directory) / config.run.name)
-    if directory.metrics_path.exists():
-        raise InputError(
-            f"run.name = {config.run.name!r}: {directory.path} already holds a run; "
-            "choose another run.name or run.directory, or move that folder away"
-        )
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
         torch.use_deterministic_algorithms(True)
     device = pick_device()
     limit = config.train.host_memory_limit_gib
     limit_host_memory(limit, device)
-    if rank == 0:
-        directory.run_path.unlink(missing_ok=True)  # of a run that ended before its first step
-    with process_group(device, config.train.timeout_seconds):
+    with directory.locked() if rank == 0 else nullcontext(), process_group(device, config.train.timeout_seconds):
         try:
             return _train(config, layout, device, directory, rank)
         except Exception as error:
@@ -61,23 +61,40 @@ def run(config: Config, layout: Layout, rank: int) -> int:
 
 
 def _train(config: Config, layout: Layout, device: torch.device, directory: RunDirectory, rank: int) -> int:
-    trainer = Trainer(config, layout, device)
     console = Console(quiet=rank != 0, soft_wrap=True, highlight=False)
-    metrics = MetricsWriter(trainer, directory, console)
+    checkpoint = checkpoint_to_continue(config, directory, console)
+    if checkpoint is not None and checkpoint.step >= config.train.steps:
+        console.print(f"nothing to do: {checkpoint.path} is past train.steps = {config.train.steps}; raise it to go on")
+        return 0
+    if rank == 0:
+        directory.run_path.unlink(missing_ok=True)  # what it says of how the run ended is about to be untrue
+    trainer = Trainer(config, layout, device)
+    if checkpoint is not None:
+        load_state(trainer, checkpoint)
+        console.print(f"resumed from {checkpoint.path}, saved under {checkpoint.index.state['layout']}")
+    metrics = MetricsWriter(trainer, directory, console, None if checkpoint is None else str(checkpoint.path))
     console.print(f"{layout} on {layout.world} x {device.type} -> {directory.path}; {metrics.speed_note}")
-    reason = "interrupted"
+    saver = Saver(trainer, Checkpoints(directory.checkpoints_path), console)
+    reason, final_weights = "interrupted", None
     try:
-        trainer.fit([Evaluation(), metrics])
-        reason = "done"
+        with trainer.stop.on_signals():
+            stop = trainer.fit([Evaluation(), metrics, saver])
+            saver.finish()
+        final_weights = trainer.weights_digest()
+        reason = "done" if stop is None else f"stopped by {stop} after step {trainer.steps_done}"
+        if stop is not None:
+            console.print(reason)
     except TrainingStopped as stopped:
         reason = str(stopped)
         if rank == 0:
             print(stopped, file=sys.stderr)
+        return 1
     except Exception as error:
         lift_host_memory_limit()
         reason = recorded_out_of_memory(directory) or f"{type(error).__name__}: {error}"
         raise
     finally:
-        metrics.close(trainer, reason)
+        metrics.close(trainer, reason, final_weights)
+        saver.close()
         trainer.close()
-    return 0 if reason == "done" else 1
+    return 0 if saver.failure is None else 1

@@ -26,6 +26,7 @@ from torchlayout.parallel.parallelize import parallelize
 from torchlayout.train.environment import peak_memory_bytes
 from torchlayout.train.exchange import StepFacts, exchange_step, sum_over_ranks
 from torchlayout.train.optimizer import build_optimizer, clip_gradients, learning_rate, squared_gradient_norm
+from torchlayout.train.stop import StopRequest, stop_reason
 
 
 class TrainingStopped(Exception):
@@ -34,7 +35,10 @@ class TrainingStopped(Exception):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one optimizer step did, the same on every rank. loss is before the update, grad_norm before clipping."""
+    """What one optimizer step did, the same on every rank. loss is before the update, grad_norm before clipping.
+
+    stop: why the run has to end after this step, or None.
+    """
 
     step: int
     loss: float
@@ -46,6 +50,7 @@ class StepResult:
     peak_memory_bytes_by_rank: tuple[int, ...]
     batch_digest: str
     skipped: bool
+    stop: str | None
     evaluation_loss: float | None = None
 
 
@@ -77,11 +82,14 @@ class Trainer:
         )
         self.batches = iter(self.loader)
         self.model = parallelize(config, layout, self.meshes, device)
+        # Taken now, while all are sharded: after a forward pass alone some layouts hold gathered ones.
+        self.copies = self.model.named_copies()
         self.own_parameters = self.model.own_parameters(self.meshes.coordinate("tp"))
         self.initial_weights_digest = self.weights_digest()
         self.optimizer = build_optimizer(self.model.parameters(), config.optimizer, device)
         self.steps_done = 0
         self.skipped_in_a_row = 0
+        self.stop = StopRequest(config.train.wall_time_limit_minutes)
 
     def step(self) -> StepResult:
         """One optimizer step on the next global batch."""
@@ -123,6 +131,7 @@ class Trainer:
             peak_memory_bytes_by_rank=facts.peak_memory_bytes_by_rank,
             batch_digest=facts.batch_digest,
             skipped=not finite,
+            stop=stop_reason(facts.stop),
         )
 
     def evaluate(self, batches: Iterable[Batch]) -> float:
@@ -160,6 +169,7 @@ class Trainer:
             digest=batch_digest(batch.samples, batch.positions, batch.tokens, batch.labels),
             data_seconds=data_seconds,
             peak_memory_bytes=peak_memory_bytes(self.device),
+            stop=self.stop.code(),
         )
 
     def weights_digest(self) -> str:
@@ -176,8 +186,11 @@ class Trainer:
         """Stop the processes that read data."""
         self.loader.close()
 
-    def fit(self, observers: Sequence[Observer]) -> None:
-        """Step to the end; raise TrainingStopped after too many non-finite steps in a row."""
+    def fit(self, observers: Sequence[Observer]) -> str | None:
+        """Step to the end, or until a rank is told to stop, and then say why.
+
+        Raises TrainingStopped after too many non-finite steps in a row.
+        """
         while self.steps_done < self.config.train.steps:
             result = self.step()
             for observer in observers:
@@ -188,3 +201,6 @@ class Trainer:
                     f"in a row (loss {result.loss}, gradient norm {result.grad_norm}); lower "
                     f"optimizer.learning_rate = {self.config.optimizer.learning_rate:g} or lengthen the warm-up"
                 )
+            if result.stop is not None and self.steps_done < self.config.train.steps:
+                return result.stop
+        return None
