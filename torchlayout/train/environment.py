@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,15 +40,26 @@ def process_group(device: torch.device, timeout_seconds: float) -> Iterator[None
     """Join torchrun's ranks (or be alone without torchrun), and leave at the end."""
     timeout = datetime.timedelta(seconds=timeout_seconds)
     backend = dist.get_default_backend_for_device(device)
-    alone = "WORLD_SIZE" not in os.environ
-    if alone:
-        dist.init_process_group(backend, timeout=timeout, rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
-    else:
-        dist.init_process_group(backend, timeout=timeout)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    dist.init_process_group(backend, timeout=timeout, rank=rank, world_size=world, store=_store(timeout))
     try:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _store(timeout: datetime.timedelta) -> Any:
+    """The store in which the ranks find each other; None: where init_process_group looks by itself."""
+    if "WORLD_SIZE" not in os.environ:
+        return dist.HashStore()  # type: ignore[attr-defined]
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or os.environ.get("GROUP_WORLD_SIZE") != "1":
+        return None
+    # torchrun keeps its store over restarts, and with it the addresses of ranks that died (pytorch/pytorch#135712).
+    # Agents of several nodes count restarts each for itself; launch/ gives those a new store instead.
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(host, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+    prefix = f"restart_{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 
 def peak_memory_bytes(device: torch.device) -> int:
