@@ -17,13 +17,16 @@ PACKAGE = ROOT / "torchlayout"
 FLOORS = (
     # model.count is arithmetic on a configuration: Layout.split places layers by it.
     {"", "errors", "files", "tables", "layout", "schedule", "config", "hardware", "records", "model.count"},
-    {"model", "data", "trace", "plan"},
+    {"model", "data", "checkpoint", "checkpoint.find", "checkpoint.folder", "checkpoint.index", "trace", "plan"},
     {"parallel"},
     {"train", "simulate"},
     {"compare"},
     {"cli", "tensorboard_plugin", "__main__"},
 )
 TORCH_FREE = (
+    "checkpoint.find",
+    "checkpoint.folder",
+    "checkpoint.index",
     "cli",
     "compare",
     "config",
@@ -45,7 +48,7 @@ MODULES = {
 
 def unit(module: str) -> str:
     """The room of the house that a module is in."""
-    return module if module == "model.count" else module.split(".")[0]
+    return module if module in TORCH_FREE else module.split(".")[0]
 
 
 def imports(module: str, *, inside_functions: bool) -> Iterator[str]:
