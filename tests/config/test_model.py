@@ -97,6 +97,17 @@ def test_the_rotary_settings_of_transformers_5_are_understood(tmp_path: Path) ->
     assert (unscaled.rope_theta, unscaled.rope_scaling) == (20000.0, None)
 
 
+def test_what_a_config_json_leaves_out_is_as_in_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers comes with the extra `dev`")
+    sizes = {key: LLAMA_3_1_8B[key] for key in ("vocab_size", "hidden_size", "intermediate_size")}
+    heads = {key: LLAMA_3_1_8B[key] for key in ("num_hidden_layers", "num_attention_heads")}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | sizes | heads))
+    ours, theirs = build(huggingface=str(tmp_path)), transformers.LlamaConfig.from_pretrained(tmp_path)
+    for key in ("num_key_value_heads", "head_dim", "rms_norm_eps", "tie_word_embeddings"):
+        assert getattr(ours, key) == getattr(theirs, key)
+    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+
+
 def test_what_transformers_writes_is_read_back(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers comes with the extra `dev`")
     scaling = LLAMA_3_1_8B["rope_scaling"]

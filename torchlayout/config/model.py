@@ -17,6 +17,9 @@ from torchlayout.tables import Section, refuse, shown
 
 PRESETS = Path(__file__).parent / "presets"
 
+HUGGINGFACE_EPSILON = 1e-6
+"""What transformers takes for `rms_norm_eps` where a config.json leaves it out; every other default is ours too."""
+
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 
 
@@ -161,7 +164,7 @@ def read_huggingface(path: Path) -> dict[str, Any]:
         if raw.get(key, legal) != legal:
             raise InputError(f"{path} has {key} = {shown(raw[key])}; only {shown(legal)} can be built")
     fields = {key: raw[key] for key in ModelConfig.model_fields if raw.get(key) is not None}
-    return fields | _rotary(path, raw)
+    return {"rms_norm_eps": HUGGINGFACE_EPSILON} | fields | _rotary(path, raw)
 
 
 def _rotary(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
