@@ -11,6 +11,7 @@
 # NODE_RANK        number of this node      (default: 0)
 # MASTER_ADDR      name of node 0           (needed with several nodes)
 # MASTER_PORT      a free port on node 0    (default: 29500 with several nodes, any free one with one)
+# MAX_RESTARTS     how often torchrun starts ranks anew after one has died (default: 0; on one node)
 # PYTHON           the Python to use        (default: that of .venv, else python3)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -25,12 +26,15 @@ whole() {
 
 nodes=${NNODES:-1}
 node=${NODE_RANK:-0}
+restarts=${MAX_RESTARTS:-0}
 whole NNODES "$nodes" 1 100000
+whole MAX_RESTARTS "$restarts" 0 100000
 whole NODE_RANK "$node" 0 $((10#$nodes - 1))
 [ -z "${NPROC_PER_NODE:-}" ] || whole NPROC_PER_NODE "$NPROC_PER_NODE" 1 4096
 [ -z "${MASTER_PORT:-}" ] || whole MASTER_PORT "$MASTER_PORT" 1 65535
 if ((10#$nodes > 1)); then
     [ -n "${NODE_RANK:-}" ] || fail "NNODES = $nodes needs NODE_RANK, the number of this node from 0 to $((10#$nodes - 1))"
+    ((10#$restarts == 0)) || fail "MAX_RESTARTS = $restarts works on one node; on several start again, the run goes on"
     [ -n "${MASTER_ADDR:-}" ] || fail "NNODES = $nodes needs MASTER_ADDR, the name or address of node 0"
 fi
 
@@ -66,4 +70,8 @@ fi
 
 # Several ranks on one node must not each start a thread for every core.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-exec "$python" -m torch.distributed.run "${where[@]}" --nproc-per-node "$ranks" -m torchlayout.train "$@"
+# A signal goes on to the ranks, which save and end; torchrun kills them where that takes longer than the timeout.
+export PET_SIGNALS_TO_HANDLE=${PET_SIGNALS_TO_HANDLE:-SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1}
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-300}
+exec "$python" -m torch.distributed.run "${where[@]}" --nproc-per-node "$ranks" --max-restarts "$restarts" \
+    -m torchlayout.train "$@"

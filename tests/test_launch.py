@@ -136,8 +136,13 @@ class TestTorchrun:
         arguments = ("some config.toml", "--layout", "fsdp8", "--set", "train.steps=5")
         assert shell(self.script, *arguments, NPROC_PER_NODE="8").returncode == 0
         assert shell.asked == [
-            "-m torch.distributed.run --standalone --nproc-per-node 8 -m torchlayout.train " + " ".join(arguments)
+            "-m torch.distributed.run --standalone --nproc-per-node 8 --max-restarts 0 -m torchlayout.train "
+            + " ".join(arguments)
         ]
+
+    def test_ranks_that_died_are_started_anew_as_often_as_asked(self, shell: Shell) -> None:
+        assert shell(self.script, "c.toml", NPROC_PER_NODE="8", MAX_RESTARTS="3").returncode == 0
+        assert "--max-restarts 3" in shell.asked[0]
 
     def test_several_nodes_meet_at_the_first(self, shell: Shell) -> None:
         nodes = {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "first", "NPROC_PER_NODE": "8"}
@@ -153,6 +158,11 @@ class TestTorchrun:
             ({"NNODES": "2", "MASTER_ADDR": "first"}, "NNODES = 2 needs NODE_RANK"),
             ({"NNODES": "2", "NODE_RANK": "0"}, "NNODES = 2 needs MASTER_ADDR"),
             ({"NODE_RANK": "1"}, "NODE_RANK = '1' cannot be"),
+            ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS = '-1' cannot be"),
+            (
+                {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "first", "MAX_RESTARTS": "1"},
+                "MAX_RESTARTS = 1 works on one node",
+            ),
             ({"NPROC_PER_NODE": "-1"}, "NPROC_PER_NODE = '-1' cannot be"),
             ({"MASTER_PORT": "70000"}, "MASTER_PORT = '70000' cannot be; legal are whole numbers from 1 to 65535"),
             ({"PYTHON": "/no/python"}, "PYTHON = '/no/python' is no program"),
@@ -190,7 +200,7 @@ class TestSlurm:
         (asked,) = shell.asked
         assert asked.startswith("srun --nodes 2 --ntasks 2 --ntasks-per-node 1 --kill-on-bad-exit=1 ")
         assert (
-            f"--nnodes 2 --nproc-per-node 8 --rdzv-id 123456 --rdzv-backend c10d --rdzv-endpoint node07:{23456}"
+            f"--nnodes 2 --nproc-per-node 8 --max-restarts 0 --rdzv-id 123456 --rdzv-backend c10d --rdzv-endpoint node07:{23456}"
             in asked
         )
         assert asked.endswith("-m torchlayout.train c.toml --layout fsdp16")

@@ -54,7 +54,8 @@ def train(corpus: Path, folder: Path, steps: int, *, kills: int = 0, seed: int =
                     in_save = rng.random() < 0.5 and _wait_for_save(run)
                     time.sleep(rng.uniform(0, 0.01 if in_save else 1.0))
                     victims = ranks if rng.random() < 0.3 else [rng.choice(ranks)]
-                    if any([_kill(rank) for rank in victims]):
+                    killed = [_kill(rank) for rank in victims]
+                    if any(killed):
                         done, in_saves = done + 1, in_saves + in_save
                     _wait_until_gone(ranks)
                 time.sleep(0.02)

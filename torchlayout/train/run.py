@@ -27,6 +27,7 @@ from torchlayout.train.memory import (
 from torchlayout.train.metrics import MetricsWriter
 from torchlayout.train.resume import checkpoint_to_continue
 from torchlayout.train.state import load_state
+from torchlayout.train.stop import stop_with_launcher
 from torchlayout.train.trainer import Trainer, TrainingStopped
 
 
@@ -35,6 +36,7 @@ def run(config: Config, layout: Layout, rank: int) -> int:
 
     0: done, or stopped as told. 1: nothing finite came out, memory ran out, or the last checkpoint was not saved.
     """
+    stop_with_launcher()
     directory = RunDirectory(Path(config.run.directory) / config.run.name)
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
@@ -83,7 +85,7 @@ def _train(config: Config, layout: Layout, device: torch.device, directory: RunD
         final_weights = trainer.weights_digest()
         reason = "done" if stop is None else f"stopped by {stop} after step {trainer.steps_done}"
         if stop is not None:
-            console.print(reason)
+            console.print(reason + "; nothing was saved: checkpoint.every = 0" * (config.checkpoint.every == 0))
     except TrainingStopped as stopped:
         reason = str(stopped)
         if rank == 0:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 TIME_LIMIT = 1  # a code beside the signals' numbers
 
 
@@ -29,7 +33,7 @@ class StopRequest:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Remember a signal rather than die of it; a second one of the same kind kills as ever."""
+        """Remember a signal rather than die of it; again and again, as Slurm and torchrun may both send it."""
         before = {number: signal.signal(number, self._remember) for number in SIGNALS}
         try:
             yield
@@ -39,7 +43,12 @@ class StopRequest:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        signal.signal(number, signal.SIG_DFL)
+
+
+def stop_with_launcher() -> None:
+    """Have the kernel send this rank SIGTERM when its torchrun dies: nobody else would tell it to end."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def stop_reason(code: int) -> str | None:
