@@ -77,6 +77,15 @@ def test_an_index_that_was_not_committed_is_not_read(tmp_path: Path, fault: str)
         _ = Checkpoint(path).index
 
 
+def test_an_index_of_another_format_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("torchlayout.checkpoint.index.FORMAT", 2)
+        path = save(tmp_path, 5, small()).path
+    assert list(Checkpoint(path).faults()) == []
+    with pytest.raises(InputError, match=r"no index that this version reads: format 2, this version reads 1"):
+        _ = Checkpoint(path).index
+
+
 def test_ranks_that_divide_the_reading_find_every_fault_once(tmp_path: Path) -> None:
     path = save(tmp_path, 5, small(), ranks=3).path
     for name in ("rank_00000.safetensors", "rank_00002.safetensors"):
