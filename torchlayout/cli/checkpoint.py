@@ -17,6 +17,7 @@ RunOrCheckpoint = Annotated[
     Path,
     typer.Argument(metavar="CHECKPOINT", help="A checkpoint, or a run for its newest sound one.", show_default=False),
 ]
+UNLIMITED = 10_000  # columns, where nobody's screen limits them
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -175,7 +176,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 def _print_facts(facts: dict[str, Any]) -> None:
     lists = ("model", "tensors", "files")
     rows = [(name.replace("_", " "), value) for name, value in facts.items() if name not in lists]
-    rows += [(f"model {name}", str(value)) for name, value in facts["model"].items() if value is not None]
+    rows += [(f"model {name}", value) for name, value in facts["model"].items() if value is not None]
     _print_table(("", ""), rows)
     _print_table(("file", "bytes"), [tuple(file.values()) for file in facts["files"]])
     tensors = [(one["name"], one["dtype"], str(one["shape"]), one["chunks"]) for one in facts["tensors"]]
@@ -190,9 +191,10 @@ def _print_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 
     table = Table(*columns, show_header=any(columns))
     for row in rows:
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else "-" if cell is None else cell) for cell in row))
+        cells = (f"{cell:,}" if type(cell) is int else "-" if cell is None else str(cell) for cell in row)
+        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     console = Console()
-    console.print(table, width=None if console.is_terminal else max(console.width, console.measure(table).maximum))
+    (console if console.is_terminal else Console(width=UNLIMITED)).print(table)
 
 
 def _print_json(facts: dict[str, Any]) -> None:
