@@ -5,6 +5,7 @@ python benchmarks/resume.py
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from harness.resume import FURTHER, LAYOUTS, SAVED_AT, resume_each_under_each, save_under_each
+from harness.resume import FURTHER, LAYOUTS, SAVED_AT, resume_pairs, save_under_each
 from torchlayout.data.prepare import prepare
 
 TOLERANCE = 1e-10
@@ -23,7 +24,7 @@ def main() -> int:
         folder, corpus = Path(name), f"{name}/tokens"
         prepare([__file__], Path(corpus))
         expected = save_under_each(LAYOUTS, corpus, folder)
-        resumed = resume_each_under_each(LAYOUTS, corpus, folder)
+        resumed = resume_pairs(list(itertools.product(LAYOUTS, LAYOUTS)), corpus, folder)
     wrong = 0
     for (saved, label), outcome in resumed.items():
         apart = _apart(outcome, expected[saved])

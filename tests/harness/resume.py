@@ -57,12 +57,11 @@ def save_under_each(labels: tuple[str, ...], corpus: str, folder: Path) -> dict[
     return _run(jobs, folder)
 
 
-def resume_each_under_each(labels: tuple[str, ...], corpus: str, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Continue each saved checkpoint under each layout, by (saved, resumed); each saves what it loaded once more."""
+def resume_pairs(pairs: list[tuple[str, str]], corpus: str, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """For each (saved, resumed) continue what was saved under the one under the other."""
     jobs = {
         (saved, label): _job(label, corpus, load=folder / saved / f"step_{SAVED_AT}", save=folder / f"{saved} {label}")
-        for saved in labels
-        for label in labels
+        for saved, label in pairs
     }
     return _run(jobs, folder)
 

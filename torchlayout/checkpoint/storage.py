@@ -32,7 +32,8 @@ from torchlayout.checkpoint.tensors import DTYPES, NAMES, Entry, MappedFiles, Wr
 @dataclass(frozen=True)
 class _Place:
     chunk: Chunk
-    file: Written
+    file_bytes: int
+    file_sha256: str
 
 
 class FolderWriter(StorageWriter):
@@ -82,7 +83,7 @@ class FolderWriter(StorageWriter):
         for result in (result for of_rank in results for result in of_rank):
             place: _Place = result.storage_data
             places.setdefault(result.index.fqn, []).append(place.chunk)
-            files[place.file.name] = {"bytes": place.file.bytes, "sha256": place.file.sha256}
+            files[place.chunk.file] = {"bytes": place.file_bytes, "sha256": place.file_sha256}
         tensors = {}
         for name, facts in metadata.state_dict_metadata.items():
             assert isinstance(facts, TensorStorageMetadata)
@@ -160,7 +161,7 @@ def _result(item: WriteItem, written: Written) -> WriteResult:
     assert item.tensor_data is not None
     start, end = written.spans[_key(item)]
     chunk = Chunk(tuple(_offsets(item)), tuple(item.tensor_data.chunk.sizes), written.name, start, end)
-    return WriteResult(item.index, end - start, _Place(chunk, written))
+    return WriteResult(item.index, end - start, _Place(chunk, written.bytes, written.sha256))
 
 
 def _metadata(tensor: StoredTensor) -> TensorStorageMetadata:

@@ -6,12 +6,15 @@ The format is the one of the safetensors library, whose own writer wants all ten
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 
 import torch
@@ -67,19 +70,10 @@ def write_file(path: Path, entries: Iterable[Entry], metadata: Mapping[str, str]
     text += b" " * (-len(text) % 8)
     begin = 8 + len(text)
 
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for part in (len(text).to_bytes(8, "little"), text):
-            file.write(part)
-            digest.update(part)
-        for entry in entries:
-            data = _bytes_of(entry)
-            file.write(data)
-            digest.update(data)
-        file.flush()
-        os.fsync(file.fileno())
+    head = memoryview(len(text).to_bytes(8, "little") + text)
+    sha256 = _write_and_digest(path, itertools.chain([head], map(_bytes_of, entries)))
     placed = {key: (begin + start, begin + stop) for key, (start, stop) in spans.items()}
-    return Written(path.name, begin + end, digest.hexdigest(), placed)
+    return Written(path.name, begin + end, sha256, placed)
 
 
 class MappedFiles:
@@ -101,6 +95,27 @@ class MappedFiles:
         count = math.prod(chunk.shape)
         flat = torch.frombuffer(self._maps[chunk.file], dtype=kind, count=count, offset=chunk.start)
         return flat.view(chunk.shape)
+
+
+def _write_and_digest(path: Path, parts: Iterable[memoryview]) -> str:
+    """Write the parts and flush them to disk; their SHA-256, taken by another core while this one writes."""
+    digest = hashlib.sha256()
+    hashed: Future[None] | None = None
+    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1) as other:
+        for part in parts:
+            if hashed is not None:
+                hashed.result()  # so that no more than two parts are held
+            hashed = other.submit(digest.update, part)
+            _write_whole(file, part)
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _write_whole(file: RawIOBase, part: memoryview) -> None:
+    """One write takes 2 GiB at most, and stops short where the disk is full."""
+    written = 0
+    while written < len(part):
+        written += file.write(part[written:]) or 0
 
 
 def _bytes_of(entry: Entry) -> memoryview:
