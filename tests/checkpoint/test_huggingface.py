@@ -293,6 +293,13 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda folder: configured(folder, tie_word_embeddings=True),
         "has tie_word_embeddings = true, but lm_head.weight differs from model.embed_tokens.weight",
     ),
+    "a head in another format than the tied one": (
+        lambda folder: (
+            configured(folder, tie_word_embeddings=True),
+            edited(folder, **{"lm_head.weight": torch.ones(61, 32, dtype=torch.float8_e4m3fn)}),
+        ),
+        "has tie_word_embeddings = true, but lm_head.weight differs from model.embed_tokens.weight",
+    ),
     "a tensor too many": (
         lambda folder: edited(folder, **{"model.layers.0.self_attn.q_proj.bias": torch.ones(32)}),
         "has tensors that are no part of this Llama: model.layers.0.self_attn.q_proj.bias",
