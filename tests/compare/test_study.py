@@ -101,7 +101,13 @@ def test_a_base_file_is_found_from_the_study_and_overridden(tmp_path: Path, load
 
 def test_what_a_run_sets_fits_its_few_steps(load: Any) -> None:
     study = load(GOOD + "[base.optimizer]\nwarmup_steps = 2000\n[base.train]\nsteps = 10000\n")
-    assert study.run_settings() == {"train.steps": 5, "train.evaluate_every": 0, "optimizer.warmup_steps": 5}
+    assert study.run_settings() == {
+        "train.steps": 5,
+        "train.evaluate_every": 0,
+        "checkpoint.every": 0,
+        "checkpoint.resume": "never",
+        "optimizer.warmup_steps": 5,
+    }
     decaying = load(GOOD + '[base.optimizer]\nwarmup_steps = 4\ndecay = "wsd"\ndecay_fraction = 0.5\n')
     assert decaying.run_settings()["optimizer.warmup_steps"] == 2
     assert load(GOOD.replace("steps = 5", "steps = 5\nhost_memory_limit_gib = 2")).run_settings()[

@@ -25,7 +25,16 @@ SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 LABEL = re.compile(r"(pp|dp|fsdp|cp|tp)\d+([-+][a-z0-9]+)*")
 PLACE = re.compile(r"(torchlayout|tests|docs|configs|launch|benchmarks|\.ci)/[\w./-]*")
 SHELL_WORDS = {"pip", "tensorboard", "sbatch"}
-TORCHRUN_OPTIONS = {"--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port"}
+TORCHRUN_OPTIONS = {
+    "--nproc-per-node",
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+    "--max-restarts",
+    "--signals-to-handle",
+    "--shutdown-timeout",
+}
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -110,9 +119,9 @@ def check_torchrun(words: list[str], configuration: Find) -> None:
             module = rest.pop(0)
             break
         assert option in TORCHRUN_OPTIONS, option
-        options[option] = int(rest.pop(0))
+        options[option] = rest.pop(0)
     assert module is not None
-    check_module(module, rest, options["--nproc-per-node"] * options.get("--nnodes", 1), configuration)
+    check_module(module, rest, int(options["--nproc-per-node"]) * int(options.get("--nnodes", 1)), configuration)
 
 
 def check_script(words: list[str], environment: list[str], configuration: Find) -> None:

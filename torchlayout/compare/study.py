@@ -96,14 +96,14 @@ class Study:
         """The configuration file that trains the base in a layout."""
         import tomli_w
 
-        tables = _tables(self.base)
+        tables = self.base.tables()
         # The label leaves out kernels that are the default, so the file says them all.
         kernels = {"attention": layout.attention, "norm": layout.norm, "compile": layout.compile}
         tables["kernels"] |= kernels
         return tomli_w.dumps(tables | {"layout": {"label": str(layout)}})
 
     def run_settings(self) -> dict[str, Any]:
-        """What a run of the study sets in that configuration: few steps, a warm-up that fits, no evaluation.
+        """What a run of the study sets in that configuration: few steps, a warm-up that fits, nothing but steps.
 
         Raises InputError where these steps cannot be.
         """
@@ -112,11 +112,13 @@ class Study:
         settings: dict[str, Any] = {
             "train.steps": steps,
             "train.evaluate_every": 0,
+            "checkpoint.every": 0,
+            "checkpoint.resume": "never",
             "optimizer.warmup_steps": min(optimizer.warmup_steps, longest),
         }
         if self.compare.host_memory_limit_gib is not None:
             settings["train.host_memory_limit_gib"] = self.compare.host_memory_limit_gib
-        raw = _tables(self.base)
+        raw = self.base.tables()
         for key, value in settings.items():
             section, name = key.split(".")
             raw[section] = raw[section] | {name: value}
@@ -133,7 +135,7 @@ class Study:
         tables["compare"] = self.compare.model_dump(exclude_none=True)
         if self.sweep is not None:
             tables["sweep"] = self.sweep.choices
-        write_atomically(path, tomli_w.dumps(tables | {"base": _tables(self.base)}))
+        write_atomically(path, tomli_w.dumps(tables | {"base": self.base.tables()}))
 
     def differences(self, other: Study) -> list[str]:
         """What makes results of the two studies incomparable, a phrase each; not layouts, repeats or time-outs."""
@@ -143,10 +145,6 @@ class Study:
             for key in sorted(mine | theirs)
             if mine.get(key) != theirs.get(key)
         ]
-
-
-def _tables(config: Config) -> dict[str, Any]:
-    return {name: table for name, table in config.model_dump(exclude_none=True).items() if table}
 
 
 def _identity(study: Study) -> dict[str, Any]:

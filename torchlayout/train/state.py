@@ -45,6 +45,7 @@ def facts(trainer: Trainer) -> dict[str, Any]:
         "order": _order(trainer),
         "optimizer_steps": _optimizer_steps(trainer),
         "skipped_in_a_row": trainer.skipped_in_a_row,
+        "initial_weights_digest": trainer.initial_weights_digest,
         "layout": str(trainer.layout),
         "world": trainer.layout.world,
         "model": trainer.config.model.model_dump(mode="json"),
@@ -69,6 +70,9 @@ def load_state(trainer: Trainer, checkpoint: Checkpoint) -> None:
     if state["optimizer_steps"]:
         _make_moments(trainer, state["optimizer_steps"])
 
+    missing = [name for name in tensors(trainer) if name.startswith("model.") and name not in index.tensors]
+    if missing:
+        raise InputError(f"{checkpoint.path} has no {', '.join(missing)}; import or save it anew")
     wanted = {name: tensor for name, tensor in tensors(trainer).items() if name in index.tensors}
     try:
         load(wanted, storage_reader=FolderReader(checkpoint), planner=DefaultLoadPlanner())
@@ -77,6 +81,8 @@ def load_state(trainer: Trainer, checkpoint: Checkpoint) -> None:
     _copy_to_copies(trainer)
     _restore_random_states(wanted, trainer.device)
     trainer.steps_done, trainer.skipped_in_a_row = state["step"], state["skipped_in_a_row"]
+    # Imported weights have never been the start of a run yet.
+    trainer.initial_weights_digest = state.get("initial_weights_digest") or trainer.weights_digest()
 
 
 def save_planner() -> DefaultSavePlanner:
