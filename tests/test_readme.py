@@ -29,6 +29,7 @@ from harness.documents import (
     own_files,
     prose,
 )
+from torchlayout.compare.sections import CompareSection, StudyKeys, SweepSection
 from torchlayout.config import Config
 from torchlayout.config.load import KEYS
 from torchlayout.config.show import commented_default
@@ -200,6 +201,12 @@ def between(text: str, name: str) -> str:
     found = re.search(rf"<!-- {name}: begin[^\n]*-->\n(.*?)\n<!-- {name}: end -->", text, re.DOTALL)
     assert found is not None, name
     return found[1]
+
+
+def test_every_key_of_a_study_is_documented() -> None:
+    text = TEXTS["compare.md"]
+    keys = [*CompareSection.model_fields, *StudyKeys.model_fields, *SweepSection.model_fields]
+    assert [key for key in keys if f"`{key}`" not in text and f"{key} =" not in text] == []
 
 
 def main() -> None:

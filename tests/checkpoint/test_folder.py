@@ -81,7 +81,7 @@ def test_an_index_of_another_format_is_one_sentence(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr("torchlayout.checkpoint.index.FORMAT", 2)
         path = save(tmp_path, 5, small()).path
-    assert list(Checkpoint(path).faults()) == []
+    assert [str(path) in fault and "format 2" in fault for fault in Checkpoint(path).faults()] == [True]
     with pytest.raises(InputError, match=r"no index that this version reads: format 2, this version reads 1"):
         _ = Checkpoint(path).index
 
@@ -107,12 +107,12 @@ def test_the_newest_are_kept_by_number_not_by_name(tmp_path: Path, keep: int, le
     assert [checkpoint.step for checkpoint in Checkpoints(tmp_path / "checkpoints").committed()] == left
 
 
-def test_a_step_that_is_saved_again_replaces_the_damaged_one(tmp_path: Path) -> None:
+def test_a_step_that_is_saved_again_takes_the_name_of_the_damaged_one(tmp_path: Path) -> None:
     path = save(tmp_path, 5, small(), keep=1).path
     flip_a_byte(path / WEIGHTS)
     again = save(tmp_path, 5, small(), keep=1)
     assert (again.path, list(again.faults())) == (path, [])
-    assert [entry.name for entry in path.parent.iterdir()] == ["step_5"]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["step_5", "step_5.damaged"]
 
 
 def test_what_cut_off_saves_and_removals_left_is_no_checkpoint_and_is_discarded(tmp_path: Path) -> None:
@@ -169,3 +169,36 @@ def test_progress_reaches_all_bytes_whatever_is_damaged(tmp_path: Path) -> None:
     assert [len(faults) for _, faults in found] == [1, 1]
     assert seen[0][0] == 0
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_a_save_never_goes_for_older_numbers_that_come_after_it_nor_for_what_was_passed_over(tmp_path: Path) -> None:
+    for step in (3, 4, 9):
+        save(tmp_path, step, small(), keep=9)
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder, frozenset({folder / "step_4"}))
+    checkpoints.finish(_committed(checkpoints, 6), 6)
+    checkpoints.prune(6, keep=1)
+    assert [checkpoint.step for checkpoint in checkpoints.committed()] == [4, 6, 9]
+
+
+def test_links_and_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    archived = save(tmp_path / "archive", 1, small(), keep=1).path
+    run = tmp_path / "run" / "checkpoints"
+    run.mkdir(parents=True)
+    (run / "step_1").symlink_to(archived)
+    (run / ".step_note").write_text("mine")
+    (run / "step_3").write_text("mine too")
+    save(run.parent, 3, small(), keep=1)
+    assert sorted(path.name for path in run.iterdir()) == [".step_note", "step_3", "step_3.damaged"]
+    assert (run / "step_3.damaged").read_text() == "mine too"
+    assert list(Checkpoint(archived).faults()) == []
+
+
+def test_a_folder_under_the_name_of_another_step_is_damaged(tmp_path: Path) -> None:
+    moved = save(tmp_path, 6, small(), keep=1).path.rename(tmp_path / "step_9")
+    assert list(Checkpoint(moved).faults()) == [f"{moved} is named step_9 and holds step 6"]
+
+
+def _committed(checkpoints: Checkpoints, step: int) -> Path:
+    elsewhere = save(checkpoints.path.parent / "elsewhere", step, small(), keep=1).path
+    return elsewhere.rename(checkpoints.unfinished(step))

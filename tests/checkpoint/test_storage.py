@@ -68,12 +68,18 @@ def test_what_any_number_of_ranks_wrote_is_put_together(tmp_path: Path, ranks: i
     assert [name for name, tensor in tensors().items() if not torch.equal(read[name], tensor)] == []
 
 
-def test_older_ones_go_when_a_save_is_finished_and_stand_when_it_fails(tmp_path: Path) -> None:
+def refuse_to_begin(checkpoints: Checkpoints, step: int) -> Path:
+    raise OSError(28, "No space left on device")
+
+
+def test_older_ones_go_when_a_save_is_finished_and_stand_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(tmp_path, 3, keep=1)
-    (tmp_path / ".step_4.saving").write_text("in the way")  # rmtree fails on a file: nothing can be begun
+    monkeypatch.setattr(Checkpoints, "begin", refuse_to_begin)
     with pytest.raises(CheckpointException):
         saved(tmp_path, 4, keep=1)
     assert list(Checkpoint(tmp_path / "step_3").faults()) == []
-    (tmp_path / ".step_4.saving").unlink()
+    monkeypatch.undo()
     saved(tmp_path, 4, keep=1)
     assert [checkpoint.step for checkpoint in Checkpoints(tmp_path).committed()] == [4]

@@ -135,7 +135,7 @@ def test_what_is_exported_is_imported_again(run: Path, tmp_path: Path, capsys: p
         (["export", "RUN", "OUT", "--max-shard-gib", "0"], "--max-shard-gib 0 must be above 0"),
         (["export", "RUN", "OUT", "--max-shard-gib", "nan"], "--max-shard-gib nan must be above 0"),
         (["export", "RUN", "OUT", "--dtype", "fp8"], "'fp8' is not one of 'fp32', 'bf16'"),
-        (["export", "RUN", "OUT", "--tokenizer", "NOWHERE"], "cannot be read"),
+        (["export", "RUN", "OUT", "--tokenizer", "NOWHERE"], "is no file; name the corpus's tokenizer.json"),
         (["import", "EMPTY", "OUT"], "config.json cannot be read"),
         (["import", "NOWHERE", "OUT"], "cannot be read"),
     ],

@@ -38,7 +38,7 @@ def test_prepare_says_what_it_made_and_inspect_shows_it(
 ) -> None:
     code, out, err = command(capsys, "prepare", text, "--out", tmp_path / "out", "--workers", 1)
     assert code == 0
-    assert "1,151 tokens in 1 documents, 257 ids (bytes), 1 token files" in out
+    assert "1,151 tokens in 1 documents, 257 ids (bytes), 1 token file" in out
     assert "50 invalid UTF-8 sequences were replaced" in out
     assert "MB/s" in err
     code, out, _ = command(capsys, "inspect", tmp_path / "out", "--length", 18)

@@ -91,7 +91,9 @@ def write(
             chunks[name].append(Chunk(offsets, tuple(part.shape), written.name, *written.spans[name]))
     stored = {name: StoredTensor(NAMES[t.dtype], tuple(t.shape), tuple(chunks[name])) for name, t in tensors.items()}
     commit(folder, Index(state, stored), files)
-    return checkpoints.finish(folder, step, keep)
+    checkpoint = checkpoints.finish(folder, step)
+    checkpoints.prune(step, keep)
+    return checkpoint
 
 
 def flip_a_byte(path: Path, at: int = -1) -> None:

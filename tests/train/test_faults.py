@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from harness.command import SmallRun
+from torchlayout.checkpoint import Checkpoint, commit
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +76,11 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(says: str, sm
     DAMAGE[says](small.directory.checkpoints_path / "step_4")
     done = small.run(small.line(train__steps=6))
     assert done.returncode == 0, done.stderr
-    assert f"skipped {small.directory.checkpoints_path / 'step_4'}" in done.stdout
+    assert f"passed over {small.directory.checkpoints_path / 'step_4'}: " in done.stdout
     assert says in done.stdout
     assert "resumed from " + str(small.directory.checkpoints_path / "step_2") in done.stdout
     assert [record["step"] for record in small.directory.metrics()] == [1, 2, 3, 4, 5, 6]
-    assert small.steps_on_disk() == ["step_2", "step_4", "step_6"]
+    assert small.steps_on_disk() == ["step_2", "step_4", "step_4.damaged", "step_6"]
 
 
 def test_where_none_is_sound_the_run_does_not_start_over(small: SmallRun) -> None:
@@ -98,8 +101,8 @@ def test_where_none_is_sound_the_run_does_not_start_over(small: SmallRun) -> Non
     [
         ({"model__num_hidden_layers": 2}, "was written with model.num_hidden_layers = 4, this run has 2"),
         ({"data__sequence_length": 16}, "was written with data.sequence_length = 32, this run has 16"),
-        ({"run__seed": 3}, "cannot continue an order begun with seed"),
-        ({"batch__global_size": 3}, "batch.global_size = 3 cannot continue after 16 samples"),
+        ({"run__seed": 3}, "was written with run.seed = 1234, this run has 3"),
+        ({"batch__global_size": 8}, "was written with batch.global_size = 4, this run has 8"),
     ],
     ids=str,
 )
@@ -182,7 +185,17 @@ def test_a_checkpoint_that_is_named_must_be_one(tmp_path: Path, small_corpus: Pa
     small = SmallRun(tmp_path, small_corpus)
     done = small.run(small.line(checkpoint__resume=tmp_path / "nothing"))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"checkpoint.resume = '{tmp_path / 'nothing'}' is no folder" in done.stderr
+    done = small.run(small.line(checkpoint__resume=small_corpus))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "is no committed checkpoint" in done.stderr
+
+
+def test_a_run_that_must_not_be_continued_is_not_overwritten(small: SmallRun) -> None:
+    done = small.run(small.line(train__steps=6, checkpoint__resume="never"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert 'checkpoint.resume = "never"' in done.stderr
+    assert small.steps_on_disk() == ["step_2", "step_4"]
 
 
 def test_a_run_without_checkpoints_is_not_overwritten(tmp_path: Path, small_corpus: Path) -> None:
@@ -193,3 +206,65 @@ def test_a_run_without_checkpoints_is_not_overwritten(tmp_path: Path, small_corp
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "already holds a run" in done.stderr
     assert small.directory.metrics() == before
+
+
+def test_what_is_refused_leaves_everything_as_it_is(small: SmallRun) -> None:
+    flip_a_bit(small.directory.checkpoints_path / "step_4")
+    before = files_of(small)
+    assert small.run(small.line(train__steps=6, run__seed=3)).returncode == 2
+    assert files_of(small) == before
+
+
+def test_another_loss_mask_is_another_run(small: SmallRun) -> None:
+    done = small.run(small.line(train__steps=6, data__within_documents="true"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "data.within_documents = False, this run has True" in done.stderr
+
+
+def test_where_a_run_has_its_own_checkpoints_the_named_one_may_be_gone(small: SmallRun) -> None:
+    done = small.run(small.line(train__steps=5, checkpoint__resume=small.folder / "gone"))
+    assert done.returncode == 0, done.stderr
+    assert small.directory.read_run()["resumed_from"] == str(small.directory.checkpoints_path / "step_4")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "is at step 4 of train.steps = 4; legal: 5 or more"),
+        ({"model__num_hidden_layers": 2}, "was written with model.num_hidden_layers"),
+    ],
+    ids=str,
+)
+def test_a_named_checkpoint_with_no_steps_left_is_refused(
+    saved: SmallRun, tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
+    small = SmallRun(tmp_path, saved.corpus)
+    done = small.run(small.line(checkpoint__resume=saved.directory.path, **settings))
+    assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+
+
+def test_a_checkpoint_that_lacks_a_chunk_is_not_continued(small: SmallRun) -> None:
+    newest = Checkpoint(small.directory.checkpoints_path / "step_4")
+    index, files = newest.index, dict(newest.files)
+    name, tensor = next(iter(index.tensors.items()))
+    tensors = index.tensors | {name: replace(tensor, chunks=())}
+    files.pop("index.json")
+    commit(newest.path, replace(index, tensors=tensors), files)
+    done = small.run(small.line(train__steps=5))
+    assert f"passed over {newest.path}" in done.stdout
+    assert f"the chunks of {name} are not the whole" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_name_that_is_too_long_is_one_sentence(tmp_path: Path, small_corpus: Path) -> None:
+    small = SmallRun(tmp_path, small_corpus)
+    done = small.run(small.line(checkpoint__resume="a" * 300))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "File name too long" in done.stderr
+
+
+def test_ranks_that_torchrun_started_anew_continue_their_run_also_under_never(small: SmallRun) -> None:
+    restarted = os.environ | {"TORCHELASTIC_RESTART_COUNT": "1", "OMP_NUM_THREADS": "1"}
+    done = small.run(small.line(train__steps=6, checkpoint__resume="never"), env=restarted)
+    assert done.returncode == 0, done.stderr
+    assert small.directory.read_run()["resumed_from"] == str(small.directory.checkpoints_path / "step_4")

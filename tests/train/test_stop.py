@@ -33,6 +33,15 @@ def test_a_signal_is_remembered_however_often_it_comes_and_handlers_are_put_back
     assert stop_reason(request.code()) == "SIGUSR1"
 
 
+def test_a_second_interrupt_ends_a_process_that_is_alone_at_once() -> None:
+    request = StopRequest(None)
+    with request.on_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.code() == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_the_time_limit_counts_from_the_start() -> None:
     assert StopRequest(60).code() == 0
     request = StopRequest(1e-9)
@@ -57,8 +66,25 @@ def test_at_its_time_limit_a_run_saves_ends_well_and_later_goes_on(small: SmallR
 def test_without_checkpoints_a_run_ends_well_too(small: SmallRun) -> None:
     done = small.run(small.line(train__wall_time_limit_minutes=1e-6, checkpoint__every=0))
     assert done.returncode == 0
+    assert "will end this run without saving it" in done.stdout
     assert not small.directory.checkpoints_path.exists()
     assert "nothing was saved" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_to_the_whole_process_group_leaves_the_loader_its_workers(
+    number: signal.Signals, status: int, small: SmallRun
+) -> None:
+    line = small.line(train__steps=MANY_STEPS, checkpoint__every=MANY_STEPS, data__workers=2)
+    with (small.folder / "log").open("w") as log:
+        process = small.start(line, stdout=log, stderr=log, start_new_session=True)
+        _wait_for_steps(small)
+        os.killpg(process.pid, number)
+        assert process.wait(timeout=60) == status, (small.folder / "log").read_text()
+    steps = len(small.directory.metrics())
+    assert small.steps_on_disk() == [f"step_{steps}"]
+    assert small.directory.read_run()["exit_reason"] == f"stopped by {number.name} after step {steps}"
+    assert "Traceback" not in (small.folder / "log").read_text()
 
 
 @pytest.mark.ranks
@@ -69,7 +95,7 @@ def test_what_ends_torchrun_has_the_ranks_save_and_leaves_none(
     number: signal.Signals, status: int, small: SmallRun
 ) -> None:
     forwarded = ("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", "100")
-    line = small.line(2, forwarded, train__steps=MANY_STEPS, checkpoint__every=MANY_STEPS)
+    line = small.line(2, forwarded, train__steps=MANY_STEPS, checkpoint__every=MANY_STEPS, data__workers=1)
     with (small.folder / "log").open("w") as log:
         agent = small.start(line, stdout=log, stderr=log)
         ranks = _ranks_that_step(small, agent.pid)
@@ -86,11 +112,15 @@ def test_what_ends_torchrun_has_the_ranks_save_and_leaves_none(
 
 
 def _ranks_that_step(small: SmallRun, agent: int) -> list[int]:
+    _wait_for_steps(small)
+    return [int(child) for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split()]
+
+
+def _wait_for_steps(small: SmallRun) -> None:
     until = time.monotonic() + 90
     while time.monotonic() < until:
         if len(small.directory.metrics()) >= 2:
-            children = Path(f"/proc/{agent}/task/{agent}/children").read_text()
-            return [int(child) for child in children.split()]
+            return
         time.sleep(0.1)
     raise AssertionError((small.folder / "log").read_text()[-3000:])
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchlayout.checkpoint.folder import COMMITTED, INDEX, NAME, Checkpoint, Checkpoints
 from torchlayout.errors import InputError
+
+if TYPE_CHECKING:
+    from torchlayout.config import Config
 
 Report = Callable[[int, int], None]
 """Told how many bytes are done, and of how many."""
@@ -44,6 +48,8 @@ def checked(checkpoints: Sequence[Checkpoint], report: Report = quiet) -> Iterat
                 if fault := checkpoint.fault(name):
                     faults.append(fault)
                 done += int(facts["bytes"])
+            if checkpoint.fault(INDEX) is None and (fault := checkpoint.index_fault()):
+                faults.append(fault)
         except InputError as error:
             faults.append(str(error))
         report(done, total)
@@ -62,6 +68,15 @@ def sound_checkpoint(path: Path, report: Report = quiet) -> tuple[Checkpoint, li
             return checkpoint, skipped
         skipped += faults
     raise InputError(*skipped)
+
+
+def resume_problems(config: Config) -> list[str]:
+    """What keeps a run from beginning with the checkpoint that is named; one that has its own does not need it."""
+    resume, path = config.checkpoint.resume, Path(config.checkpoint.resume)
+    own = Checkpoints(Path(config.run.directory) / config.run.name / "checkpoints").committed()
+    if resume in ("auto", "never") or own or path.is_dir():
+        return []
+    return [f"checkpoint.resume = {resume!r} is no folder; legal: auto, never, or the folder of a run or a checkpoint"]
 
 
 def _size(checkpoint: Checkpoint) -> int:

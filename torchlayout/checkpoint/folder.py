@@ -18,7 +18,8 @@ from torchlayout.errors import InputError
 from torchlayout.files import write_atomically
 
 INDEX, COMMITTED = "index.json", "COMMITTED"
-NAME = re.compile(r"step_(\d+)")
+NAME = re.compile(r"step_(0|[1-9]\d*)")
+UNFINISHED = re.compile(r"\.step_\d+\.(saving|removing)")
 READ_AT_ONCE = 2**24
 
 
@@ -39,10 +40,10 @@ class Checkpoint:
         try:
             committed = json.loads((self.path / COMMITTED).read_bytes())
             files: dict[str, dict[str, Any]] = committed["files"]
-            sound = committed["sha256"] == _digest_of_list(files)
+            sound = committed["sha256"] == _digest_of_list(files) and all(map(_is_entry, files.items()))
         except FileNotFoundError as error:
             raise InputError(f"{self.path} is no committed checkpoint: it has no {COMMITTED}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{self.path / COMMITTED} cannot be read: {error}") from error
         if not sound or INDEX not in files:
             raise InputError(f"{self.path / COMMITTED} is damaged: its own checksum does not fit")
@@ -55,8 +56,10 @@ class Checkpoint:
         if fault is not None:
             raise InputError(fault)
         try:
-            return Index.from_json((self.path / INDEX).read_text(encoding="utf-8"))
-        except (ValueError, KeyError, TypeError) as error:
+            index = Index.from_json((self.path / INDEX).read_text(encoding="utf-8"))
+            index.check(self.files)
+            return index
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{self.path / INDEX} is no index that this version reads: {error}") from error
 
     @property
@@ -86,13 +89,29 @@ class Checkpoint:
             yield str(error)
             return
         yield from filter(None, map(self.fault, names))
+        if share == 0 and self.fault(INDEX) is None and (fault := self.index_fault()) is not None:
+            yield fault
+
+    def index_fault(self) -> str | None:
+        """What is wrong with what index.json says, though it is as it was written; or None."""
+        try:
+            step = self.index.state["step"]
+        except (InputError, KeyError, TypeError) as error:
+            return str(error)
+        if NAME.fullmatch(self.path.name) and step != self.step:
+            return f"{self.path} is named step_{self.step} and holds step {step}"
+        return None
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of a run: RUN/checkpoints."""
+    """The checkpoints of a run: RUN/checkpoints.
+
+    passed_over: those found damaged when the run was continued, which are neither counted nor removed.
+    """
 
     path: Path
+    passed_over: frozenset[Path] = frozenset()
 
     def committed(self) -> list[Checkpoint]:
         """Those with the final name, oldest first; damaged ones too."""
@@ -114,24 +133,26 @@ class Checkpoints:
 
     def discard_unfinished(self) -> None:
         """Remove what saves and removals that were cut off have left."""
-        for left in self.path.glob(".step_*"):
-            shutil.rmtree(left)
+        for left in self.path.iterdir() if self.path.is_dir() else ():
+            if UNFINISHED.fullmatch(left.name):
+                _delete(left)
 
-    def finish(self, folder: Path, step: int, keep: int) -> Checkpoint:
-        """Give a committed folder its name, durably, then remove all but the newest `keep`."""
+    def finish(self, folder: Path, step: int) -> Checkpoint:
+        """Give a committed folder its name, durably."""
         final = self.path / f"step_{step}"
-        if final.exists():  # a damaged one: the run went on from an older checkpoint, and is here again
-            self._remove(final)
+        if os.path.lexists(final):  # a damaged one: the run went on from an older checkpoint, and is here again
+            final.rename(_free_name(final))
         folder.rename(final)
         sync_directory(self.path)
-        for old in self.committed()[:-keep]:
-            self._remove(old.path)
         return Checkpoint(final)
 
-    def _remove(self, path: Path) -> None:
-        hidden = path.with_name(f".{path.name}.removing")
-        path.rename(hidden)  # at once, so that no half-removed folder has a checkpoint's name
-        shutil.rmtree(hidden)
+    def prune(self, newest: int, keep: int) -> None:
+        """Remove those before step `newest` that are not among the `keep` newest up to it."""
+        older = [found for found in self.committed() if found.step < newest and found.path not in self.passed_over]
+        for old in older[: max(0, len(older) - (keep - 1))]:
+            hidden = old.path.with_name(f".{old.path.name}.removing")
+            old.path.rename(hidden)  # at once, so that no half-removed folder has a checkpoint's name
+            _delete(hidden)
 
 
 def commit(folder: Path, index: Index, files: dict[str, dict[str, Any]]) -> None:
@@ -164,3 +185,22 @@ def sync_directory(path: Path) -> None:
 
 def _digest_of_list(files: dict[str, dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def _is_entry(item: tuple[str, dict[str, Any]]) -> bool:
+    name, facts = item
+    plain = name == Path(name).name and name not in ("", "..")
+    return plain and isinstance(facts["bytes"], int) and isinstance(facts["sha256"], str)
+
+
+def _free_name(path: Path) -> Path:
+    names = (path.with_name(f"{path.name}.damaged{number}") for number in ("", *map(str, range(2, 1000))))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def _delete(path: Path) -> None:
+    """A folder and all in it; a link itself, not what it names."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)

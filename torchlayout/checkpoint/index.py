@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 FORMAT = 1
+BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
+"""Of an element, by the names of safetensors."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,18 @@ class Index:
     def to_json(self) -> str:
         tensors = {name: asdict(tensor) for name, tensor in sorted(self.tensors.items())}
         return json.dumps({"format": FORMAT, "state": self.state, "tensors": tensors}, allow_nan=False) + "\n"
+
+    def check(self, files: Mapping[str, Any]) -> None:
+        """Raises ValueError unless every tensor is whole, and in these files."""
+        for name, tensor in self.tensors.items():
+            size = BYTES[tensor.dtype]
+            if sum(math.prod(chunk.shape) for chunk in tensor.chunks) != math.prod(tensor.shape):
+                raise ValueError(f"the chunks of {name} are not the whole of {tensor.shape}")
+            for chunk in tensor.chunks:
+                if chunk.file not in files or chunk.end - chunk.start != math.prod(chunk.shape) * size:
+                    raise ValueError(f"a chunk of {name} is not in the files that were committed")
+                if not 0 <= chunk.start <= chunk.end <= files[chunk.file]["bytes"]:
+                    raise ValueError(f"a chunk of {name} is outside {chunk.file}")
 
     @staticmethod
     def from_json(text: str) -> Index:

@@ -39,12 +39,14 @@ class _Place:
 class FolderWriter(StorageWriter):
     """Writes and commits one checkpoint of a run; the coordinator's disk and the ranks' must be the same.
 
-    state: what goes into the index beside the tensors. keep: how many checkpoints stand afterwards.
+    state: what goes into the index beside the tensors. keep: how many checkpoints stand afterwards. note: on the
+    coordinator, what went wrong after the checkpoint was safe.
     """
 
     def __init__(self, checkpoints: Checkpoints, state: dict[str, Any], keep: int) -> None:
         self.checkpoints, self.state, self.keep = checkpoints, state, keep
         self.step = int(state["step"])
+        self.note: str | None = None
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -91,7 +93,11 @@ class FolderWriter(StorageWriter):
             tensors[name] = StoredTensor(NAMES[facts.properties.dtype], tuple(facts.size), chunks)
         folder = self.checkpoints.unfinished(self.step)
         commit(folder, Index(self.state, tensors), files)
-        self.checkpoints.finish(folder, self.step, self.keep)
+        self.checkpoints.finish(folder, self.step)
+        try:
+            self.checkpoints.prune(self.step, self.keep)
+        except OSError as error:
+            self.note = f"an older checkpoint could not be removed: {error.strerror}: {error.filename}"
 
 
 class FolderReader(StorageReader):

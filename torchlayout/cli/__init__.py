@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from torchlayout.cli import checkpoint, compare, config, data
-from torchlayout.errors import InputError
+from torchlayout.errors import InputError, about_path
 
 app = typer.Typer(
     help="Llama pretraining under every parallel layout: one TOML file, one loss.",
@@ -36,13 +36,18 @@ def _run(arguments: list[str] | None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader (head, less) has gone: nobody is left to tell, and the interpreter must not try again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        if (sentence := about_path(error)) is None:
+            raise
+        print(sentence, file=sys.stderr)
+        return 2
     except typer.TyperException as error:
         print(error.format_message(), file=sys.stderr)
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # The reader (head, less) has gone: nobody is left to tell, and the interpreter must not try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return code if isinstance(code, int) else 0

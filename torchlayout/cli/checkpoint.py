@@ -86,6 +86,12 @@ def export(
 
     if not 0 < max_shard_gib <= 2**20:
         raise InputError(f"--max-shard-gib {max_shard_gib:g} must be above 0 and at most {2**20:,}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is there already; name a folder that is new or empty")
+    if tokenizer is not None and not tokenizer.is_file():
+        raise InputError(
+            f"--tokenizer {tokenizer} is no file; name the corpus's tokenizer.json, or leave it out (bytes have none)"
+        )
     checkpoint = _one(path, whole=True)
 
     from torchlayout.checkpoint.huggingface import export_model

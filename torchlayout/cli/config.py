@@ -40,12 +40,13 @@ def check(
     ] = None,
 ) -> None:
     """Say everything that is wrong with a configuration, a sentence each; exit 2 where anything is."""
+    from torchlayout.checkpoint.find import resume_problems
     from torchlayout.config import Config
     from torchlayout.data.check import corpus_problems
     from torchlayout.model.count import parameters
 
     config = Config.load(file, assignments or (), layout)
-    problems = config.check(world) + corpus_problems(config.data, config.model)
+    problems = config.check(world) + corpus_problems(config.data, config.model) + resume_problems(config)
     if problems:
         raise InputError(*problems)
     ranks = world or config.layout.layout(1).world

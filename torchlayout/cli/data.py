@@ -155,9 +155,10 @@ def _decoded(corpus: Corpus, start: int, length: int) -> str:
 
 def _print_prepared(done: Prepared, speed: float) -> None:
     facts = _facts(done)
+    files = f"{facts['token_files']} token file{'s' * (facts['token_files'] != 1)}"
     print(
         f"{done.directory}: {facts['tokens']:,} tokens in {facts['documents']:,} documents, "
-        f"{facts['vocabulary']:,} ids ({facts['tokenizer']}), {facts['token_files']} token files"
+        f"{facts['vocabulary']:,} ids ({facts['tokenizer']}), {files}"
         + (f" ({done.kept} kept from before)" if done.kept else "")
         + (f", at {speed:.1f} MB/s" if speed else "")
     )
@@ -181,7 +182,7 @@ def _print_corpus(facts: dict[str, Any]) -> None:
             shown = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
             table.add_row(name.replace("_", " "), shown)
     console = Console()
-    console.print(table)
+    (console if console.is_terminal else Console(width=1000)).print(table)
     console.print(f"from token {facts['sample_start']:,}:")
     console.print(facts["sample"], markup=False, highlight=False)
 

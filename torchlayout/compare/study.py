@@ -100,6 +100,8 @@ class Study:
         # The label leaves out kernels that are the default, so the file says them all.
         kernels = {"attention": layout.attention, "norm": layout.norm, "compile": layout.compile}
         tables["kernels"] |= kernels
+        tables["train"].pop("wall_time_limit_minutes", None)  # a study has limits of its own
+        tables["run"]["name"] = f"{self.name}-{layout}"
         return tomli_w.dumps(tables | {"layout": {"label": str(layout)}})
 
     def run_settings(self) -> dict[str, Any]:

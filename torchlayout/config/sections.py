@@ -25,7 +25,7 @@ class RunSection(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=200)] = "run"
     """Folder of the run inside `directory`."""
-    directory: Annotated[str, Field(min_length=1)] = "runs"
+    directory: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")] = "runs"
     """Folder that holds the runs, relative to the current one."""
     seed: Whole = 1234
     """Seed of the initial weights and of the order of the samples."""
@@ -213,7 +213,7 @@ class CheckpointSection(Section):
     """Newest checkpoints that are kept."""
     asynchronous: bool = False
     """Whether training goes on, from a copy in host memory, while a checkpoint is written."""
-    resume: Annotated[str, Field(min_length=1)] = "auto"
+    resume: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")] = "auto"
     """What to continue: `auto` (the newest sound checkpoint of this run), `never`, or the folder of a checkpoint."""
 
 

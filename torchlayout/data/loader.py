@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ class Loader:
                 sampler=_Steps(self._consumed // self._batches.global_batch + 1),
                 num_workers=self._workers,
                 collate_fn=_unchanged,
+                worker_init_fn=_leave_stopping_to_the_rank,
                 generator=torch.Generator(),
             )
         return iter(loader)
@@ -218,6 +220,11 @@ class _Cutter:
         positions = np.broadcast_to(np.arange(self.sequence, dtype=np.int64), tokens.shape).copy()
         samples_, tokens_, labels_, positions_ = map(torch.from_numpy, (samples, tokens, labels, positions))
         return Batch(step, samples_, tokens_, labels_, documents, positions_)
+
+
+def _leave_stopping_to_the_rank(worker: int) -> None:
+    """What tells a run to stop comes to its whole process group; a rank that saves still needs its workers."""
+    os.setpgid(0, 0)
 
 
 @dataclass(frozen=True)

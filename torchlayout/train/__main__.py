@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from torchlayout.config import Config
-from torchlayout.errors import InputError
+from torchlayout.errors import InputError, about_path
 from torchlayout.train.leave import leave
 
 GRACE_SECONDS = 10.0
@@ -39,12 +39,14 @@ def train(
     ] = None,
 ) -> int:
     """Check all that can be known without torch, then train; the exit status."""
+    from torchlayout.checkpoint.find import resume_problems
     from torchlayout.data.check import corpus_problems
 
     resolved = Config.load(config, override or [], layout)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     chosen = resolved.layout_for(world)
     problems = resolved.check(world) + corpus_problems(resolved.data, resolved.model)
+    problems += resume_problems(resolved)
     if problems:
         raise InputError(*problems)
 
@@ -77,8 +79,9 @@ def _outcome(arguments: list[str] | None) -> tuple[int, str]:
         return error.exit_code, error.format_message()
     except (typer.Abort, KeyboardInterrupt):
         return 130, ""
-    except Exception:
-        return 1, traceback.format_exc()
+    except Exception as error:
+        sentence = about_path(error) if isinstance(error, OSError) else None
+        return (1, traceback.format_exc()) if sentence is None else (2, sentence)
 
 
 if __name__ == "__main__":

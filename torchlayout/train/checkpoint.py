@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class Saver:
         # Threads must not share a group with the step: gloo (and NCCL) match collectives by their order.
         self.group = dist.new_group(backend="gloo") if self.asynchronous else None
         self.stager = _stager(trainer.device) if self.asynchronous else None
-        self.pending: tuple[int, Future[Any]] | None = None
+        self.pending: tuple[FolderWriter, Future[Any]] | None = None
 
     def after_step(self, trainer: Trainer, result: StepResult) -> StepResult:
         """Save where it is time to."""
@@ -48,12 +49,11 @@ class Saver:
     def save(self, trainer: Trainer, *, wait: bool) -> None:
         """Save the state after the last step; a collective call. An asynchronous one returns once it is copied."""
         self.finish()
-        step = trainer.steps_done
         writer = FolderWriter(self.checkpoints, facts(trainer), self.settings.keep)
         try:
             if self.stager is None:
                 save(tensors(trainer), storage_writer=writer, planner=save_planner())
-                self._report(step, None)
+                self._report(writer, None)
                 return
             pending = async_save(
                 tensors(trainer),
@@ -63,9 +63,9 @@ class Saver:
                 async_stager=self.stager,
             )
             assert isinstance(pending, Future)
-            self.pending = step, pending
+            self.pending = writer, pending
         except CheckpointException as error:
-            self._report(step, error)
+            self._report(writer, error)
         if wait:
             self.finish()
 
@@ -73,12 +73,12 @@ class Saver:
         """Wait for the save that is under way."""
         if self.pending is None:
             return
-        (step, pending), self.pending = self.pending, None
+        (writer, pending), self.pending = self.pending, None
         try:
             pending.result(timeout=SAVE_TIMEOUT_SECONDS)
-            self._report(step, None)
+            self._report(writer, None)
         except (CheckpointException, TimeoutError) as error:
-            self._report(step, error)
+            self._report(writer, error)
 
     def close(self) -> None:
         """Wait for the save that is under way, and give the memory of its copy back."""
@@ -86,15 +86,17 @@ class Saver:
         if self.stager is not None:
             self.stager.close()
 
-    def _report(self, step: int, error: BaseException | None) -> None:
-        path = self.checkpoints.path / f"step_{step}"
+    def _report(self, writer: FolderWriter, error: BaseException | None) -> None:
+        step = writer.step
         self.failure = None if error is None else f"the checkpoint of step {step} was not saved: {_cause(error)}"
         if self.failure is None:
-            self.console.print(f"saved {path}")
+            note = "" if writer.note is None else f"; {writer.note}"
+            self.console.print(f"saved {self.checkpoints.path / f'step_{step}'}{note}")
             return
         self.console.print(f"{self.failure}; older ones stand")
         if dist.get_rank() == 0:
-            self.checkpoints.discard_unfinished()
+            with suppress(OSError):
+                self.checkpoints.discard_unfinished()
 
 
 def _stager(device: torch.device) -> DefaultStager:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch.distributed as dist
 from rich.console import Console
-from torch.utils.tensorboard import SummaryWriter
 
 from torchlayout.config import Config
 from torchlayout.hardware import Hardware
@@ -15,6 +14,7 @@ from torchlayout.layout import Layout
 from torchlayout.model.count import flops_per_token, recomputed_flops_per_token
 from torchlayout.model.initialize import held_part
 from torchlayout.records import RunDirectory
+from torchlayout.train.board import Board
 from torchlayout.train.environment import device_name, fingerprint
 from torchlayout.train.trainer import StepResult, Trainer
 
@@ -79,7 +79,7 @@ class MetricsWriter:
         }
         self.last: dict[str, Any] = {}
         self.skipped_steps = 0
-        self.board: SummaryWriter | None = None
+        self.board: Board | None = None
         if dist.get_rank() == 0:
             self._open(config, trainer.steps_done)
 
@@ -89,12 +89,9 @@ class MetricsWriter:
         self.last = record(result, trainer.layout.world, self._tokens_in_step(trainer), self.speed)
         if self.board is not None:
             self.directory.append(self.last)
-            for name in SCALARS:
-                if self.last[name] is not None:
-                    self.board.add_scalar(f"train/{name}", self.last[name], result.step)
-            self.board.add_scalar("train/peak_memory_gib", self.last["peak_memory_bytes"] / 2**30, result.step)
-            if result.evaluation_loss is not None:
-                self.board.add_scalar("evaluation/loss", result.evaluation_loss, result.step)
+            values = {f"train/{name}": self.last[name] for name in SCALARS}
+            values["train/peak_memory_gib"] = self.last["peak_memory_bytes"] / 2**30
+            self.board.scalars(values | {"evaluation/loss": result.evaluation_loss}, result.step)
             self._print(trainer, result)
         return result
 
@@ -109,8 +106,7 @@ class MetricsWriter:
         }
         choices = {name: getattr(trainer.layout, name) for name in LAYOUT_CHOICES}
         choices |= {"label": str(trainer.layout), "learning_rate": trainer.config.optimizer.learning_rate}
-        self.board.add_hparams(choices, outcome, run_name=".")
-        self.board.close()
+        self.board.close(choices, outcome)
         self.run |= {
             "exit_reason": exit_reason,
             "steps": trainer.steps_done,
@@ -124,9 +120,8 @@ class MetricsWriter:
         self.directory.keep_metrics_through(steps_done)
         config.write(self.directory.config_path)
         self.directory.write_run(self.run)
-        self.board = SummaryWriter(str(self.directory.tensorboard_path), purge_step=steps_done + 1)
-        self.board.add_text("config", f"```toml\n{self.directory.config_path.read_text()}\n```")
-        self.board.add_text("layout", self.run["layout"])
+        texts = {"config": f"```toml\n{self.directory.config_path.read_text()}\n```", "layout": self.run["layout"]}
+        self.board = Board(self.directory.tensorboard_path, self.console, steps_done=steps_done, texts=texts)
 
     def _tokens_in_step(self, trainer: Trainer) -> int:
         return trainer.config.batch.global_size * trainer.config.data.sequence_length

@@ -25,16 +25,19 @@ from torchlayout.train.memory import (
     recorded_out_of_memory,
 )
 from torchlayout.train.metrics import MetricsWriter
-from torchlayout.train.resume import checkpoint_to_continue
+from torchlayout.train.resume import beginning
 from torchlayout.train.state import load_state
 from torchlayout.train.stop import stop_with_launcher
 from torchlayout.train.trainer import Trainer, TrainingStopped
+
+INTERRUPTED = 130
 
 
 def run(config: Config, layout: Layout, rank: int) -> int:
     """Train to the last step, or until told to stop; the exit status.
 
-    0: done, or stopped as told. 1: nothing finite came out, memory ran out, or the last checkpoint was not saved.
+    0: done, or stopped as told (130: by Ctrl-C). 1: nothing finite came out, memory ran out, or the last checkpoint was
+    not saved.
     """
     stop_with_launcher()
     directory = RunDirectory(Path(config.run.directory) / config.run.name)
@@ -64,19 +67,26 @@ def run(config: Config, layout: Layout, rank: int) -> int:
 
 def _train(config: Config, layout: Layout, device: torch.device, directory: RunDirectory, rank: int) -> int:
     console = Console(quiet=rank != 0, soft_wrap=True, highlight=False)
-    checkpoint = checkpoint_to_continue(config, directory, console)
+    begin = beginning(config, directory, console)
+    checkpoint, checkpoints = begin.checkpoint, Checkpoints(directory.checkpoints_path, begin.passed_over)
     if checkpoint is not None and checkpoint.step >= config.train.steps:
-        console.print(f"nothing to do: {checkpoint.path} is past train.steps = {config.train.steps}; raise it to go on")
+        console.print(
+            f"nothing to do: {checkpoint.path} is at step {checkpoint.step} of train.steps = {config.train.steps}; "
+            "raise it to go on"
+        )
         return 0
     if rank == 0:
         directory.run_path.unlink(missing_ok=True)  # what it says of how the run ended is about to be untrue
+        checkpoints.discard_unfinished()
     trainer = Trainer(config, layout, device)
     if checkpoint is not None:
         load_state(trainer, checkpoint)
         console.print(f"resumed from {checkpoint.path}, saved under {checkpoint.index.state['layout']}")
     metrics = MetricsWriter(trainer, directory, console, None if checkpoint is None else str(checkpoint.path))
     console.print(f"{layout} on {layout.world} x {device.type} -> {directory.path}; {metrics.speed_note}")
-    saver = Saver(trainer, Checkpoints(directory.checkpoints_path), console)
+    if config.train.wall_time_limit_minutes is not None and config.checkpoint.every == 0:
+        console.print("the wall-time limit will end this run without saving it: checkpoint.every = 0")
+    saver = Saver(trainer, checkpoints, console)
     reason, final_weights = "interrupted", None
     try:
         with trainer.stop.on_signals():
@@ -99,4 +109,6 @@ def _train(config: Config, layout: Layout, device: torch.device, directory: RunD
         metrics.close(trainer, reason, final_weights)
         saver.close()
         trainer.close()
-    return 0 if saver.failure is None else 1
+    if saver.failure is not None:
+        return 1
+    return INTERRUPTED if stop == "SIGINT" else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,13 +15,10 @@ from torchlayout.checkpoint import Checkpoint
 from torchlayout.checkpoint.storage import FolderReader
 from torchlayout.errors import InputError
 from torchlayout.model.initialize import held_part
+from torchlayout.train.resume import order_facts
 from torchlayout.train.trainer import Trainer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-REMEDY = {
-    "model": "name the same model, or start a new run",
-    "data": "give the data it was begun with, or start a new run from its exported weights",
-}
 
 
 def tensors(trainer: Trainer) -> dict[str, Tensor]:
@@ -42,7 +38,7 @@ def facts(trainer: Trainer) -> dict[str, Any]:
     return {
         "step": trainer.steps_done,
         "data": trainer.loader.state_dict(),
-        "order": _order(trainer),
+        "order": order_facts(trainer.config, trainer.corpus),
         "optimizer_steps": _optimizer_steps(trainer),
         "skipped_in_a_row": trainer.skipped_in_a_row,
         "initial_weights_digest": trainer.initial_weights_digest,
@@ -56,21 +52,16 @@ def facts(trainer: Trainer) -> dict[str, Any]:
 def load_state(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Continue from a checkpoint, written in any layout; a collective call.
 
-    Raises InputError where it is of another model, or of data in another order.
+    It must be of this model and data (see `beginning`). Raises InputError where it lacks a tensor.
     """
     index = checkpoint.index
     state = index.state
-    problems = [*_differences("model", state["model"], trainer.config.model.model_dump(mode="json"))]
-    if state["data"] is not None:
-        problems += _differences("data", state["order"], _order(trainer))
-    if problems:
-        raise InputError(*(f"{checkpoint.path} {problem}" for problem in problems))
     if state["data"] is not None:
         trainer.loader.load_state_dict(state["data"])
     if state["optimizer_steps"]:
         _make_moments(trainer, state["optimizer_steps"])
 
-    missing = [name for name in tensors(trainer) if name.startswith("model.") and name not in index.tensors]
+    missing = [name for name in tensors(trainer) if not name.startswith("random.") and name not in index.tensors]
     if missing:
         raise InputError(f"{checkpoint.path} has no {', '.join(missing)}; import or save it anew")
     wanted = {name: tensor for name, tensor in tensors(trainer).items() if name in index.tensors}
@@ -137,20 +128,3 @@ def _restore_random_states(loaded: dict[str, Tensor], device: torch.device) -> N
         torch.set_rng_state(loaded["random.cpu"])
     if "random.cuda" in loaded:
         torch.cuda.set_rng_state(loaded["random.cuda"], device)
-
-
-def _order(trainer: Trainer) -> dict[str, Any]:
-    """What the order of samples depends on beside the seed."""
-    data = trainer.config.data
-    return {
-        "corpus": trainer.corpus.manifest.sha256,
-        "sequence_length": data.sequence_length,
-        "shuffle": data.shuffle,
-        "evaluation_fraction": data.evaluation_fraction,
-    }
-
-
-def _differences(section: str, theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
-    for key, value in ours.items():
-        if theirs.get(key) != value:
-            yield f"was written with {section}.{key} = {theirs.get(key)}, this run has {value}; {REMEDY[section]}"

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ
 TIME_LIMIT = 1  # a code beside the signals' numbers
 
 
@@ -33,7 +34,10 @@ class StopRequest:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Remember a signal rather than die of it; again and again, as Slurm and torchrun may both send it."""
+        """Remember a signal rather than die of it; again and again, as Slurm and torchrun may both send it.
+
+        A second Ctrl-C ends a process that is alone at once.
+        """
         before = {number: signal.signal(number, self._remember) for number in SIGNALS}
         try:
             yield
@@ -42,12 +46,14 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
+        if number == self.signal == signal.SIGINT and not UNDER_TORCHRUN:
+            raise KeyboardInterrupt
         self.signal = number
 
 
 def stop_with_launcher() -> None:
     """Have the kernel send this rank SIGTERM when its torchrun dies: nobody else would tell it to end."""
-    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+    if sys.platform == "linux" and UNDER_TORCHRUN:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

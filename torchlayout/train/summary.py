@@ -32,20 +32,22 @@ def summary(directories: Sequence[Path]) -> Table:
     table = Table(
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
-        caption="data: batch digests of every step; weights: the initial ones; memory: the worst rank",
+        caption="data: batch digests of the steps that both have; weights: the initial ones; memory: the worst rank",
     )
     # In 80 columns a long label folds; a figure must never be cut.
+    table.add_column("run", overflow="fold")
     table.add_column("layout", overflow="fold")
     for column in FIGURES:
         table.add_column(column, no_wrap=True)
-    for run, steps in runs:
+    for directory, (run, steps) in zip(directories, runs, strict=True):
         speeds = [step["tokens_per_second"] for step in steps[1:] or steps]
         table.add_row(
+            directory.name,
             run["layout"],
             str(len(steps)),
             _loss(steps[0]),
             _loss(steps[-1]),
-            "equal" if _digests(steps) == _digests(first_steps) else "DIFFERENT",
+            _judged(steps, first_steps),
             "equal" if run["initial_weights_digest"] == first_run["initial_weights_digest"] else "DIFFERENT",
             f"{statistics.median(speeds):,.0f}",
             f"{max(step['peak_memory_bytes'] for step in steps) / 2**30:.2f}",
@@ -61,8 +63,13 @@ def _read(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return files.read_run(), steps
 
 
-def _digests(steps: list[dict[str, Any]]) -> list[str]:
-    return [step["batch_digest"] for step in steps]
+def _judged(steps: list[dict[str, Any]], first: list[dict[str, Any]]) -> str:
+    """Whether two runs consumed the same in every step that both have."""
+    ours, theirs = ({step["step"]: step["batch_digest"] for step in of_run} for of_run in (steps, first))
+    common = ours.keys() & theirs.keys()
+    if not common:
+        return "no common step"
+    return "equal" if all(ours[step] == theirs[step] for step in common) else "DIFFERENT"
 
 
 def _loss(step: dict[str, Any]) -> str:

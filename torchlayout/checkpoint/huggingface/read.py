@@ -78,7 +78,7 @@ def import_model(source: Path, out: Path, report: Report = quiet) -> Checkpoint:
         folder = checkpoints.begin(0)
         try:
             _write(folder, _state(source, model), reported(entries, report))
-            return checkpoints.finish(folder, 0, keep=1)
+            return checkpoints.finish(folder, 0)
         finally:
             checkpoints.discard_unfinished()
     except OSError as error:
