@@ -11,6 +11,7 @@ from torchlayout.records import RunDirectory
 from torchlayout.train.summary import main, summary
 
 GIB = 2**30
+MEMORY = {"peak_memory_bytes": GIB}
 
 
 def finished(path: Path, layout: str, *, weights: str = "aa", **changes: list[Any]) -> Path:
@@ -54,11 +55,21 @@ def test_data_and_weights_are_judged_against_the_first_run(tmp_path: Path) -> No
     ]
 
 
-def test_a_run_that_saw_fewer_steps_did_not_see_the_same_data(tmp_path: Path) -> None:
-    one, shorter = finished(tmp_path / "one", "fsdp2"), finished(tmp_path / "two", "tp2")
-    lines = RunDirectory(shorter).metrics_path.read_text().splitlines(keepends=True)
-    RunDirectory(shorter).metrics_path.write_text("".join(lines[:2]))
-    assert rows(one, shorter)[1][1:5] == ["2", "5.500000", "5.250000", "DIFFERENT"]
+@pytest.mark.parametrize(
+    ("kept", "judged"), [(slice(0, 2), "equal"), (slice(1, 3), "equal"), (slice(0, 0), "no common step")]
+)
+def test_data_is_judged_by_the_steps_that_both_have(tmp_path: Path, kept: slice, judged: str) -> None:
+    one, other = finished(tmp_path / "one", "fsdp2"), finished(tmp_path / "two", "tp2")
+    lines = RunDirectory(other).metrics_path.read_text().splitlines(keepends=True)[kept]
+    RunDirectory(other).metrics_path.write_text("".join(lines))
+    if not lines:
+        RunDirectory(other).append({"step": 9, "loss": 1.0, "tokens_per_second": 1.0} | MEMORY | {"batch_digest": "09"})
+    assert rows(one, other)[1][4] == judged
+
+
+def test_runs_of_one_layout_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    runs = [finished(tmp_path / "one", "fsdp2"), finished(tmp_path / "two", "fsdp2"), finished(tmp_path / "3", "tp2")]
+    assert [row[0] for row in rows(*runs)] == ["fsdp2 (one)", "fsdp2 (two)", "tp2"]
 
 
 def test_a_loss_that_was_not_finite_is_said(tmp_path: Path) -> None:

@@ -35,15 +35,14 @@ def summary(directories: Sequence[Path]) -> Table:
         caption="data: batch digests of the steps that both have; weights: the initial ones; memory: the worst rank",
     )
     # In 80 columns a long label folds; a figure must never be cut.
-    table.add_column("run", overflow="fold")
     table.add_column("layout", overflow="fold")
     for column in FIGURES:
         table.add_column(column, no_wrap=True)
+    layouts = [run["layout"] for run, _ in runs]
     for directory, (run, steps) in zip(directories, runs, strict=True):
         speeds = [step["tokens_per_second"] for step in steps[1:] or steps]
         table.add_row(
-            directory.name,
-            run["layout"],
+            run["layout"] if layouts.count(run["layout"]) == 1 else f"{run['layout']} ({directory.name})",
             str(len(steps)),
             _loss(steps[0]),
             _loss(steps[-1]),
