@@ -179,6 +179,8 @@ def test_a_save_never_goes_for_older_numbers_that_come_after_it_nor_for_what_was
     checkpoints.finish(_committed(checkpoints, 6), 6)
     checkpoints.prune(6, keep=1)
     assert [checkpoint.step for checkpoint in checkpoints.committed()] == [4, 6, 9]
+    checkpoints.without_passed_over(4).prune(6, keep=1)
+    assert [checkpoint.step for checkpoint in checkpoints.committed()] == [6, 9]
 
 
 def test_links_and_files_of_others_are_left_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,10 @@ class Checkpoints:
             return []
         found = [Checkpoint(path) for path in self.path.iterdir() if NAME.fullmatch(path.name) and path.is_dir()]
         return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def without_passed_over(self, step: int) -> Checkpoints:
+        """The same once the damaged checkpoint of a step is about to be replaced."""
+        return replace(self, passed_over=self.passed_over - {self.path / f"step_{step}"})
 
     def begin(self, step: int) -> Path:
         """An empty folder, under a hidden name, to write step `step` into."""

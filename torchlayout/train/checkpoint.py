@@ -49,6 +49,8 @@ class Saver:
     def save(self, trainer: Trainer, *, wait: bool) -> None:
         """Save the state after the last step; a collective call. An asynchronous one returns once it is copied."""
         self.finish()
+        # A damaged checkpoint of this step gives its name to the new one.
+        self.checkpoints = self.checkpoints.without_passed_over(trainer.steps_done)
         writer = FolderWriter(self.checkpoints, facts(trainer), self.settings.keep)
         try:
             if self.stager is None:

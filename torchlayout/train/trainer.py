@@ -89,6 +89,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model.parameters(), config.optimizer, device)
         self.steps_done = 0
         self.skipped_in_a_row = 0
+        self.gradients_seen = False
         self.stop = StopRequest(config.train.wall_time_limit_minutes)
 
     def step(self) -> StepResult:
@@ -106,8 +107,9 @@ class Trainer:
         scale = self.layout.data_ranks * self.layout.context / valid_tokens.clamp(min=1)
         summed_loss = self.model.step.forward_backward(DeviceBatch.of(batch, self.device), scale)
         self.model.finish_gradients()
-        if step == 1:
+        if not self.gradients_seen:
             self.require_gradients()
+            self.gradients_seen = True
         squared_norm = squared_gradient_norm([parameter for _, parameter in self.own_parameters])
         facts = self.exchange(batch, summed_loss, squared_norm, data_seconds)
         loss, norm = facts.summed_loss / max(1, int(valid_tokens)), facts.grad_norm
