@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 from torchlayout.errors import InputError
 from torchlayout.files import write_atomically
+
+LOCK = ".lock"
 
 
 class RunDirectory:
@@ -38,7 +41,7 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Keep other processes out while this one writes here; raises InputError where another is in."""
         self.create()
-        with (self.path / ".lock").open("a") as file:
+        with (self.path / LOCK).open("a") as file:
             try:
                 # A record lock, as forked workers inherit the other kind and outlive a killed process for seconds.
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,7 +49,11 @@ class RunDirectory:
                 raise InputError(
                     f"another process is writing to {self.path}; wait for it, or choose another run.name"
                 ) from error
-            yield
+            try:
+                yield
+            finally:
+                if list(self.path.iterdir()) == [self.path / LOCK]:  # it was refused, and wrote nothing
+                    shutil.rmtree(self.path, ignore_errors=True)
 
     def write_run(self, facts: dict[str, Any]) -> None:
         """Replaces run.json; a number that is not finite becomes null."""

@@ -35,8 +35,10 @@ class Ranks:
         value.copy_(torch.tensor(self.rows, dtype=value.dtype).sum(0))
 
 
-def row(digest: int, *, loss: float = 0.0, norm: float = 0.0, data_seconds: float = 0.0, peak: int = 0) -> list[float]:
-    return [loss, norm, float(digest >> 32), float(digest & 0xFFFFFFFF), data_seconds, float(peak)]
+def row(
+    digest: int, *, loss: float = 0.0, norm: float = 0.0, data_seconds: float = 0.0, peak: int = 0, stop: int = 0
+) -> list[float]:
+    return [loss, norm, float(digest >> 32), float(digest & 0xFFFFFFFF), data_seconds, float(peak), float(stop)]
 
 
 def facts(label: str, rows: list[list[float]], monkeypatch: pytest.MonkeyPatch) -> StepFacts:
@@ -52,6 +54,7 @@ def facts(label: str, rows: list[list[float]], monkeypatch: pytest.MonkeyPatch) 
         digest=0,
         data_seconds=0.0,
         peak_memory_bytes=0,
+        stop=0,
     )
 
 
@@ -107,6 +110,11 @@ def test_a_sum_over_ranks_wraps_around(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum_over_ranks(values[0], CPU) == sum(values) % 2**64
 
 
+def test_a_rank_that_is_told_to_stop_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert facts("dp2-fsdp2", [row(0), row(0), row(0, stop=15), row(0, stop=1)], monkeypatch).stop == 15
+    assert facts("fsdp2", [row(0), row(0)], monkeypatch).stop == 0
+
+
 @pytest.mark.usefixtures("group")
 def test_one_process_hears_what_it_says() -> None:
     digest, loss = 0xFEDCBA9876543211, torch.tensor(2.5)
@@ -117,6 +125,7 @@ def test_one_process_hears_what_it_says() -> None:
         digest=digest,
         data_seconds=0.125,
         peak_memory_bytes=2**40 + 1,
+        stop=15,
     )
-    assert found == StepFacts(2.5, 3.0, 0.125, (2**40 + 1,), f"{digest:016x}")
+    assert found == StepFacts(2.5, 3.0, 0.125, (2**40 + 1,), f"{digest:016x}", 15)
     assert sum_over_ranks(2**64 - 1, CPU) == 2**64 - 1

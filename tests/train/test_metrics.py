@@ -186,7 +186,7 @@ def test_a_second_run_in_the_same_directory_is_refused_and_nothing_is_lost(finis
     second = run(finished.config, "--set", "train.steps=1")
     assert second.status == 2
     assert second.err.count("\n") == 1
-    assert "already holds a run; choose another run.name" in second.err
+    assert "already holds a run, and no checkpoint to continue; choose another run.name" in second.err
     after = {path: path.read_bytes() for path in sorted(finished.files.path.rglob("*")) if path.is_file()}
     assert before == after
 

@@ -50,7 +50,7 @@ class StepResult:
     peak_memory_bytes_by_rank: tuple[int, ...]
     batch_digest: str
     skipped: bool
-    stop: str | None
+    stop: str | None = None
     evaluation_loss: float | None = None
 
 
