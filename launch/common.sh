@@ -58,7 +58,7 @@ environment() {
     say "installing torch (the large part; this can take minutes)"
     "${pip[@]}" torch==2.13.0
     say "installing torchlayout and what it needs"
-    "${pip[@]}" -e "$repository[dev,text]"
+    "${pip[@]}" -e "$repository[dev,plan,text]"
     printf '%s\n' "$made" >"$stamp.half"
     mv "$stamp.half" "$stamp"
     say "the environment is ready"

@@ -1,0 +1,81 @@
+"""Peak memory of each pipeline rank, by item and by phase; never averaged over stages.
+
+Two accounts: of our own stack tensor by tensor, which is exact (fsdp2.py), and of other stacks by formulas whose
+coefficients a calibration fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from torchlayout.plan.flight import Held, in_flight
+from torchlayout.plan.stages import Stage, stages
+
+if TYPE_CHECKING:
+    from torchlayout.plan.block import Blocks
+    from torchlayout.plan.job import Job
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a rank at its peak, by item; `bytes` is their sum."""
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    gathered: float = 0.0
+    activations: float = 0.0
+    recomputed: float = 0.0
+    logits: float = 0.0
+    workspace: float = 0.0
+    buffers: float = 0.0
+    fragmentation: float = 0.0
+    base: float = 0.0
+    phase: str = "backward"
+    """What the rank does when it needs most."""
+
+    @property
+    def bytes(self) -> float:
+        """The whole."""
+        return float(sum(getattr(self, name) for name in ITEMS))
+
+
+ITEMS = tuple(field.name for field in fields(Memory) if field.name != "phase")
+"""The items of a rank's memory."""
+
+
+def rank_memories(blocks: Blocks, job: Job) -> tuple[Memory, ...]:
+    """The peak of each pipeline rank."""
+    account = _Account(blocks, job)
+    return tuple(account.of(held) for held in in_flight(job))
+
+
+def worst_memory(blocks: Blocks, job: Job) -> Memory:
+    """The peak of the rank that needs most; of ranks with equal stages only the fullest is looked at."""
+    account = _Account(blocks, job)
+    fullest: dict[tuple[Stage, ...], Held] = {}
+    for held in in_flight(job):
+        kinds = tuple(account.stages[stage] for stage, _ in held)
+        if kinds not in fullest or sum(n for _, n in held) > sum(n for _, n in fullest[kinds]):
+            fullest[kinds] = held
+    return max((account.of(held) for held in fullest.values()), key=lambda memory: memory.bytes)
+
+
+class _Account:
+    """The ranks of one job; equal ones are counted once."""
+
+    def __init__(self, blocks: Blocks, job: Job) -> None:
+        self.blocks, self.job = blocks, job
+        self.stages = stages(job, blocks.software)
+        self._known: dict[tuple[tuple[Stage, int], ...], Memory] = {}
+
+    def of(self, held: Held) -> Memory:
+        from torchlayout.plan.fitted_memory import fitted_memory
+
+        key = tuple((self.stages[stage], count) for stage, count in held)
+        if key not in self._known:
+            self._known[key] = fitted_memory(self.blocks, self.job, key)
+        return self._known[key]
