@@ -83,9 +83,10 @@ def parsed(app: typer.Typer, words: list[str]) -> dict[str, Any]:
     command: Any = typer.main.get_command(app)
     path = [command.name or ""]
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        assert words[0] in command.commands, f"{words[0]} is no command; there are {list(command.commands)}"
-        path.append(words[0])
-        command, words = command.commands[words[0]], words[1:]
+        name = words[0] if words[0] in command.commands else getattr(command, "default", words[0])
+        assert name in command.commands, f"{name} is no command; there are {list(command.commands)}"
+        path.append(name)
+        command, words = command.commands[name], words[name == words[0] :]
     if "--help" in words or hasattr(command, "commands"):
         assert words in ([], ["--help"])
         return {}
@@ -158,6 +159,8 @@ def check_command(words: list[str], configuration: Find) -> None:
             check_configuration(
                 configuration(str(found["file"])), found["assignments"] or [], found["layout"], found["world"]
             )
+        if "gpus" in found:
+            Config.load(configuration(str(found["file"])), found["assignments"] or [])
     elif program == "torchrun":
         check_torchrun(rest, configuration)
     elif program == "python" and rest[0] == "-m":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from torchlayout.cli import checkpoint, compare, config, data
+from torchlayout.cli import checkpoint, compare, config, data, plan
 from torchlayout.errors import InputError, about_path
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(plan.app, name="plan")
 app.command()(compare.compare)
 app.command()(compare.report)
 

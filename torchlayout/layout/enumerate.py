@@ -42,12 +42,15 @@ def enumerate_layouts(
     """
     if world < 1:
         raise InputError(f"a world of {world} ranks has no layout; legal: 1 or more")
-    allowed = {name: _values(name, given) for name, given in constraints.items()}
+    allowed = {name: allowed_values(name, given) for name, given in constraints.items()}
     return _layouts(world, model, batch, sequence, precision, allowed)
 
 
-def _values(name: str, given: object) -> tuple[object, ...]:
-    """The values of one constraint, each tried in a layout in which it has a meaning."""
+def allowed_values(name: str, given: object) -> tuple[object, ...]:
+    """The values of one constraint, each tried in a layout in which it has a meaning.
+
+    Raises InputError for an unknown field or value.
+    """
     names = [field.name for field in fields(Layout)]
     if name not in names:
         raise InputError(f'constraint "{name}" is no field of a layout; {words.nearest(name, names)}')

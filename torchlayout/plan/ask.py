@@ -37,5 +37,10 @@ def ask(
         )
     limits = Limits.parse(fix)
     device, stack = Hardware.load(name), Software.load(software)
+    if margin_gib >= device.memory_gib:
+        raise InputError(
+            f"--margin-gib {margin_gib:g} leaves nothing of the {device.memory_gib:g} GiB of {device.name}; "
+            f"legal: 0 to below {device.memory_gib:g}"
+        )
     numbers = Calibration.load(calibration) if calibration else Calibration.of(stack.name, device.name)
     return Question(config, Machine(device, stack, numbers, config.precision.parameters), gpus, margin_gib, limits)

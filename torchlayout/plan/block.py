@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torchlayout.plan.kernels import Kernels
 from torchlayout.plan.links import Links
 from torchlayout.plan.shape import Shape
 
 if TYPE_CHECKING:
+    from torchlayout.config import ModelConfig
     from torchlayout.hardware import Hardware
     from torchlayout.plan.calibration import Calibration
     from torchlayout.plan.job import Job
     from torchlayout.plan.software import Software
+
+Made = TypeVar("Made")
 
 FLOOR_POWER = 4
 """How sharply the slower of device and launching CPU wins: (a^p + b^p)^(1/p), which is never below either."""
@@ -37,7 +41,14 @@ class Work(NamedTuple):
 
     def plus(self, other: Work, times: float = 1.0) -> Work:
         """Item by item, the other one so many times."""
-        return Work(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+        return Work(
+            self.matmul + times * other.matmul,
+            self.attention + times * other.attention,
+            self.elementwise + times * other.elementwise,
+            self.launch + times * other.launch,
+            self.tensor + times * other.tensor,
+            self.context + times * other.context,
+        )
 
 
 class Pass(NamedTuple):
@@ -64,28 +75,33 @@ class Blocks:
         self.software, self.calibration = software, calibration
         self.kernels = Kernels(hardware, calibration, precision)
         self.links = Links(hardware, calibration)
-        self._shapes: dict[tuple[int, int, int], Shape] = {}
-        self._passes: dict[tuple[object, ...], Pass] = {}
-        self._heads: dict[tuple[object, ...], Pass] = {}
+        self.memo: dict[object, Any] = {}
+        """What was priced or counted before, by what it depends on; the models that names of keys belong to live on."""
+        self._models: dict[int, ModelConfig] = {}
+
+    def once(self, what: str, job: Job, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        """What `make` makes, made once for a key; a key may name the job's model by its id."""
+        whole = (what, key)
+        if whole not in self.memo:
+            self._models[id(job.model)] = job.model
+            self.memo[whole] = make()
+        made: Made = self.memo[whole]
+        return made
 
     def shape(self, job: Job) -> Shape:
         """The shape of the job's model on its tensor ranks."""
-        key = (id(job.model), job.layout.tensor, job.sequence)
-        if key not in self._shapes:
-            self._shapes[key] = Shape.of(job.model, self.software, job.layout.tensor, job.sequence)
-        return self._shapes[key]
+        tensor, sequence = job.layout.tensor, job.sequence
+        key = (id(job.model), tensor, sequence)
+        return self.once("shape", job, key, lambda: Shape.of(job.model, self.software, tensor, sequence))
 
     def block(self, job: Job) -> Pass:
         """One block; `recompute` is what a recomputed block repeats."""
-        layout = job.layout
-        key = (
-            id(job.model), job.tokens, job.sequence, layout.tensor, layout.context, layout.sequence_parallel,
-            layout.context_method, job.attention, layout.norm, layout.compile,
-            self.software.block_floor and layout.world > self.links.hardware.gpus_per_node,
-        )  # fmt: skip
-        if key not in self._passes:
-            self._passes[key] = self._block(job)
-        return self._passes[key]
+        return self.once("block", job, self.piece(job), lambda: self._block(job))
+
+    def piece(self, job: Job) -> tuple[object, ...]:
+        """What the price of a piece of the job's model depends on here."""
+        several = job.layout.world > self.links.hardware.gpus_per_node
+        return (*job.piece, several) if self.software.block_floor else job.piece
 
     def _block(self, job: Job) -> Pass:
         shape, layout = self.shape(job), job.layout

@@ -153,7 +153,7 @@ class Memory(Section):
     """The loss at its peak, bytes a token and word."""
     gathered_logit_bytes: Likely = 5.7
     """Besides where logits are gathered over tensor ranks."""
-    work_hidden: Likely = 8.0
+    work_hidden: Unsure = 8.0
     """Work space of backward, bytes a token and hidden unit."""
     work_inner: Likely = 4.0
     """The same, bytes a token and inner unit over tensor ranks."""
@@ -163,11 +163,11 @@ class Memory(Section):
     """Part of the smaller of two peaks that the allocator can't reuse for the larger."""
     fragmentation: Nearly = 1.02
     """Reserved over allocated."""
-    base_gib: Likely = 2.1
+    base_gib: Likely = 1.6
     """Context and libraries."""
-    tensor_gib: Unsure = 1.5
+    tensor_gib: Likely = 0.5
     """Buffers of tensor collectives."""
-    pipeline_gib: Unsure = 1.8
+    pipeline_gib: Likely = 0.8
     """Buffers of pipeline transfers."""
     data_gib: Unsure = 0.3
     """Buffers of data-parallel collectives."""

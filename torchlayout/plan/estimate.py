@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Memory of the pipeline rank that needs most, and the seconds of a step, for one job."""
+    """Seconds of a step and memory of the pipeline ranks, counted when it is asked for, of one job."""
 
     job: Job
-    memory: Memory
     time: StepTime
     capacity_bytes: float
     peak_flops: float
     blocks: Blocks
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Memory of the pipeline rank that needs most."""
+        return worst_memory(self.blocks, self.job)
 
     @cached_property
     def ranks(self) -> tuple[Memory, ...]:
@@ -72,4 +76,4 @@ class Machine:
 
     def _estimate(self, job: Job, time: StepTime) -> Estimate:
         capacity = self.hardware.memory_gib * GIB
-        return Estimate(job, worst_memory(self.blocks, job), time, capacity, self.blocks.kernels.peak, self.blocks)
+        return Estimate(job, time, capacity, self.blocks.kernels.peak, self.blocks)

@@ -14,8 +14,8 @@ from torchlayout.layout.structure import default_zero
 from torchlayout.plan.answer import Choice
 from torchlayout.plan.conventions import RECOMPUTES
 from torchlayout.plan.estimate import Estimate
-from torchlayout.plan.memory import GIB
 from torchlayout.plan.limits import Limit, Limits
+from torchlayout.plan.memory import GIB
 from torchlayout.plan.question import Question
 from torchlayout.plan.search import search
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchlayout.plan.memory import GIB, Memory
+from torchlayout.plan.memory import Memory, base_bytes
 from torchlayout.plan.sharding import owned
 from torchlayout.plan.stages import Stage
 
@@ -23,10 +23,10 @@ def fitted_memory(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...])
     work = _workspace(blocks, job)
     logits = _logits(blocks, job) if any(stage.last for stage, _ in held) else 0.0
     # A block's backward and the loss come one after the other; the allocator reuses most of the larger for the smaller.
-    if block + work >= logits:
+    if block >= logits:
         logits *= numbers.reuse
     else:
-        block, work = block * numbers.reuse, work * numbers.reuse
+        block *= numbers.reuse
     inside = sum(states) + gathered + kept + block + logits + work + buffers
     return Memory(
         *states,
@@ -37,7 +37,7 @@ def fitted_memory(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...])
         workspace=work,
         buffers=buffers,
         fragmentation=(numbers.fragmentation - 1) * inside,
-        base=_base(blocks, job),
+        base=base_bytes(blocks, job),
     )
 
 
@@ -97,8 +97,7 @@ def _kept(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...]) -> tupl
     kept = buffers = 0.0
     for stage, count in held:
         kept += count * (stage.recomputed * entry + (stage.layers - stage.recomputed) * block)
-        inputs = 1 if blocks.software.gathered_inputs else across
-        buffers += (count + 1) * numbers.boundary_bytes * tokens * shape.hidden / inputs
+        buffers += (count + 1) * numbers.boundary_bytes * tokens * shape.hidden
     return kept, buffers if layout.pipeline > 1 else 0.0
 
 
@@ -113,11 +112,3 @@ def _logits(blocks: Blocks, job: Job) -> float:
         return numbers.logit_bytes * job.tokens * words / job.layout.tensor
     each = numbers.logit_bytes + (numbers.gathered_logit_bytes if job.layout.tensor > 1 else 0.0)
     return each * job.tokens * words
-
-
-def _base(blocks: Blocks, job: Job) -> float:
-    numbers, layout = blocks.calibration.memory, job.layout
-    gib = numbers.base_gib
-    gib += numbers.tensor_gib * (layout.tensor > 1) + numbers.pipeline_gib * (layout.pipeline > 1)
-    gib += numbers.data_gib * (layout.data_ranks > 1)
-    return gib * GIB

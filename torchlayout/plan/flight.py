@@ -23,18 +23,14 @@ def in_flight(job: Job) -> tuple[Held, ...]:
         return (((0, 1),),)
     if layout.schedule == "1f1b":
         return _one_forward_one_backward(layout.pipeline, m)
+    if layout.schedule in ("gpipe", "looped"):
+        return tuple(tuple((stage, m) for stage in layout.stages_of(rank)) for rank in range(layout.pipeline))
     return _counted(layout.schedule, layout.pipeline, layout.virtual_stages, representative(layout, m))
 
 
 def representative(layout: Layout, micro_batches: int) -> int:
-    """So many micro-batches, at most, already show how a schedule fills, runs steadily and drains.
-
-    A schedule that holds all of a step's has no steady state; for it the number stays.
-    """
-    if layout.schedule in ("gpipe", "looped"):
-        return micro_batches
-    few = 4 * layout.stages
-    few -= few % layout.pipeline
+    """So many micro-batches, at most, already show how a schedule fills, runs steadily and drains."""
+    few = 4 * layout.pipeline
     return few if micro_batches > few and accepts(layout, few) else micro_batches
 
 

@@ -42,3 +42,12 @@ class Job:
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank: its part of the sequence."""
         return self.layout.micro_batch * self.sequence // self.layout.context
+
+    @cached_property
+    def piece(self) -> tuple[object, ...]:
+        """What the price of a block, of the embedding and of the head depends on."""
+        layout = self.layout
+        return (
+            id(self.model), self.tokens, self.sequence, layout.tensor, layout.context, layout.sequence_parallel,
+            layout.context_method, self.attention, layout.norm, layout.compile, self.loss,
+        )  # fmt: skip

@@ -49,12 +49,20 @@ ITEMS = tuple(field.name for field in fields(Memory) if field.name != "phase")
 
 def rank_memories(blocks: Blocks, job: Job) -> tuple[Memory, ...]:
     """The peak of each pipeline rank."""
+    if blocks.software.account == "exact":
+        from torchlayout.plan.fsdp2 import own_memories
+
+        return own_memories(blocks, job)
     account = _Account(blocks, job)
     return tuple(account.of(held) for held in in_flight(job))
 
 
 def worst_memory(blocks: Blocks, job: Job) -> Memory:
     """The peak of the rank that needs most; of ranks with equal stages only the fullest is looked at."""
+    if blocks.software.account == "exact":
+        from torchlayout.plan.fsdp2 import worst_own_memory
+
+        return worst_own_memory(blocks, job)
     account = _Account(blocks, job)
     fullest: dict[tuple[Stage, ...], Held] = {}
     for held in in_flight(job):
@@ -64,12 +72,21 @@ def worst_memory(blocks: Blocks, job: Job) -> Memory:
     return max((account.of(held) for held in fullest.values()), key=lambda memory: memory.bytes)
 
 
+def base_bytes(blocks: Blocks, job: Job) -> float:
+    """What the context, libraries and communication take whatever is computed."""
+    numbers, layout = blocks.calibration.memory, job.layout
+    gib = numbers.base_gib
+    gib += numbers.tensor_gib * (layout.tensor > 1) + numbers.pipeline_gib * (layout.pipeline > 1)
+    gib += numbers.data_gib * (layout.data_ranks > 1)
+    return gib * GIB
+
+
 class _Account:
     """The ranks of one job; equal ones are counted once."""
 
     def __init__(self, blocks: Blocks, job: Job) -> None:
         self.blocks, self.job = blocks, job
-        self.stages = stages(job, blocks.software)
+        self.stages = stages(blocks, job)
         self._known: dict[tuple[tuple[Stage, int], ...], Memory] = {}
 
     def of(self, held: Held) -> Memory:

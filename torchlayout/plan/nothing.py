@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from torchlayout.layout import Layout
 from torchlayout.plan.answer import Answer
-from torchlayout.plan.memory import GIB
 from torchlayout.plan.explain import items, larger
-from torchlayout.plan.limits import Limits
+from torchlayout.plan.limits import Limit, Limits
+from torchlayout.plan.memory import GIB
 from torchlayout.plan.question import Question
 from torchlayout.plan.search import search
 from torchlayout.plan.space import trunks
@@ -41,13 +41,20 @@ def _what_would(question: Question, needed: float, capacity: float) -> str:
         if free.best:
             ways.append(f"no --fix, as in {free.best[0].label}")
     for gpus in larger(question):
-        more = search(replace(question, gpus=gpus), keep=1)
+        more = search(_frugal(replace(question, gpus=gpus)), keep=1)
         if more.best:
             ways.append(f"{gpus:,} GPUs, as in {more.best[0].label}")
             break
     if not ways:
         return "no number of GPUs up to 16,384 would do: shorten data.sequence_length or take a device with more memory"
     return f"it would fit with {' or with '.join(ways)}"
+
+
+def _frugal(question: Question) -> Question:
+    """The question with the choices that need least memory, where its limits leave them open: found in no time."""
+    fields = {"micro_batch": (1,), "recompute": ("ckpt",), "schedule": ("1f1b",)}
+    more = [Limit(name, values) for name, values in fields.items() if not question.limits.of(name)]
+    return replace(question, limits=Limits((*question.limits.limits, *more)))
 
 
 def _nothing_legal(question: Question) -> str:

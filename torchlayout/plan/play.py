@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchlayout.plan.flight import representative
+from torchlayout.plan.pipeline import pipeline_of
 from torchlayout.plan.stages import StageTime
-from torchlayout.plan.step import StepTime, hop_seconds, itemized, rank_seconds, stage_times, step_time
+from torchlayout.plan.step import StepTime, hop_seconds, itemized, step_time
 from torchlayout.schedule import Action, actions, timeline
 
 if TYPE_CHECKING:
@@ -18,17 +19,16 @@ def played_step_time(blocks: Blocks, job: Job) -> StepTime:
     """The step by item; `bubble` and `hops` are what the busiest rank waits for in the played schedule."""
     if job.layout.pipeline == 1:
         return step_time(blocks, job)
-    times, hop = stage_times(blocks, job), hop_seconds(blocks, job)
-    ranks = rank_seconds(job, times)
-    busiest = max(range(len(ranks)), key=ranks.__getitem__)
+    pipeline, hop = pipeline_of(blocks, job), hop_seconds(blocks, job)
+    working = job.micro_batches * pipeline.busiest_seconds
     # Without transfers first: what they add to the makespan is theirs.
     exposed = hop if blocks.software.hops_exposed else 0.0
-    waiting = _makespan(job, times, 0.0, 0.0) - job.micro_batches * ranks[busiest]
-    with_hops = _makespan(job, times, exposed, hop - exposed) - job.micro_batches * ranks[busiest]
-    return itemized(blocks, job, times, busiest, max(0.0, waiting), max(0.0, with_hops - waiting))
+    waiting = _makespan(job, pipeline.times, 0.0, 0.0) - working
+    with_hops = _makespan(job, pipeline.times, exposed, hop - exposed) - working
+    return itemized(blocks, job, pipeline, max(0.0, waiting), max(0.0, with_hops - waiting))
 
 
-def _makespan(job: Job, times: list[StageTime], exposed: float, hop: float) -> float:
+def _makespan(job: Job, times: tuple[StageTime, ...], exposed: float, hop: float) -> float:
     """Seconds of all micro-batches; where there are many, a steady state is played for some and continued."""
     layout, m = job.layout, job.micro_batches
     few = representative(layout, m)
@@ -40,7 +40,7 @@ def _makespan(job: Job, times: list[StageTime], exposed: float, hop: float) -> f
     return longer + (m - few) * (longer - shorter) / (few - half)
 
 
-def _played(job: Job, times: list[StageTime], micro_batches: int, exposed: float, hop: float) -> float:
+def _played(job: Job, times: tuple[StageTime, ...], micro_batches: int, exposed: float, hop: float) -> float:
     # An exposed transfer keeps its sender and its receiver: each stage waits once forward and once backward.
     forward = [time.forward_seconds + exposed for time in times]
     weight = [time.weight for time in times]

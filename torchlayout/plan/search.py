@@ -1,8 +1,9 @@
 """The best layouts of a question: exact within the space's conventions, best first, most of it never priced.
 
-Two properties of the formulas make that possible. Layouts of a family, which differ in sharding alone, spend the
-same time on everything but DATA_ITEMS, so what one of them spends without those is below all of them. And sharding
-less never needs less memory, so where the member that shards most does not fit none does.
+Three properties of the formulas make that possible. Layouts of a family, which differ in sharding alone, spend the
+same time on everything but DATA_ITEMS, so what one of them spends without those is below all of them; and recomputing
+takes time. Sharding less never needs less memory, so where the member that shards most does not fit none does. And
+larger micro-batches never need less, as long as there are several, so where nothing fits with the smallest none does.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
-from torchlayout.layout import Layout
+from torchlayout.layout import Layout, words
 from torchlayout.plan.estimate import Estimate
 from torchlayout.plan.memory import GIB
 from torchlayout.plan.question import Question
@@ -72,9 +73,19 @@ class _Search:
         self._waiting: list[tuple[float, int, Trunk | Family, Estimate]] = []
 
     def run(self) -> Found:
+        roomy: dict[tuple[Layout, bool], bool] = {}
         for trunk in trunks(self.question, self.with_context):
-            self.found.considered += sum(family.size for family in trunk.families)
-            self._wait(trunk, self._price(trunk.layout))
+            size = sum(family.size for family in trunk.families)
+            self.found.considered += size
+            # A single micro-batch accumulates no gradients, which is another matter.
+            single = self.question.job(trunk.layout).micro_batches == 1
+            alike = (replace(trunk.layout, micro_batch=1, zero=None), single)
+            if alike not in roomy:
+                roomy[alike] = self._any_fits(trunk)
+            if roomy[alike]:
+                self._wait(trunk, self._price(trunk.layout))
+            else:
+                self.found.too_large += size
         while self._waiting:
             floor, _, node, estimate = heapq.heappop(self._waiting)
             if floor > self._horizon():
@@ -85,6 +96,19 @@ class _Search:
                 self._open_family(node, floor, estimate)
         self._end_front()
         return self.found
+
+    def _any_fits(self, trunk: Trunk) -> bool:
+        """Whether a layout below a trunk fits; ckptK keeps no less than all or nothing recomputed."""
+        families = sorted(trunk.families, key=lambda family: family.layout.recompute != "ckpt")
+        whole = [family for family in families if family.layout.recompute in words.RECOMPUTES] or families
+        for family in whole:
+            for level in family.levels:
+                layout = family.member(level, family.shards[0])
+                price = self._price(layout)
+                if price.memory.bytes <= self.budget:
+                    return True
+                self._missed(Priced(price.time.seconds, price.memory.bytes, str(layout), price))
+        return False
 
     def _price(self, layout: Layout) -> Estimate:
         self.found.priced += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Shape:
             positions=sequence if software.learned_positions else 0,
         )
 
-    @property
+    @cached_property
     def linears(self) -> tuple[tuple[int, int, bool], ...]:
         """(inputs, outputs, whether the outputs are split over tensor ranks) of each matrix of a block."""
         hidden, inner = self.hidden, self.inner
@@ -56,7 +57,7 @@ class Shape:
             (inner, hidden, False),
         )
 
-    @property
+    @cached_property
     def matrices(self) -> int:
         """Parameters of a block's matrices."""
         return sum(inputs * outputs for inputs, outputs, _ in self.linears)

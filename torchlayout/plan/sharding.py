@@ -10,16 +10,20 @@ from torchlayout.plan.job import WIDTH
 if TYPE_CHECKING:
     from torchlayout.plan.job import Job
     from torchlayout.plan.links import Group
+    from torchlayout.plan.shape import Shape
     from torchlayout.plan.stages import Stage, StageTime
 
 
 def owned(blocks: Blocks, job: Job, stage: Stage) -> float:
     """Parameters of a stage on one tensor rank, before any sharding over data ranks."""
-    shape = blocks.shape(job)
-    total = stage.layers * (shape.matrices / job.layout.tensor + shape.norms)
-    total += stage.first * shape.embedding / job.layout.tensor
+    key = (id(job.model), job.layout.tensor, job.sequence, stage)
+    return blocks.once("owned", job, key, lambda: _owned(blocks.shape(job), stage, job.layout.tensor))
+
+
+def _owned(shape: Shape, stage: Stage, tensor: int) -> float:
+    total = stage.layers * (shape.matrices / tensor + shape.norms) + stage.first * shape.embedding / tensor
     if stage.last and not (shape.tied and stage.first):
-        total += shape.head / job.layout.tensor
+        total += shape.head / tensor
     return total
 
 

@@ -54,6 +54,10 @@ class Software(Section):
     optimizer_bytes: Bytes = 12
     """Master weights and both moments."""
 
+    account: Literal["fitted", "exact"] = "fitted"
+    """How memory is counted: by formulas with fitted coefficients, or tensor by tensor, which is for our own stack."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """Whose kernels run: what they keep differs; for the exact account."""
     gathered_inputs: bool = True
     """Whether sequence parallelism keeps the gathered inputs of column-parallel products; else their shards."""
     zero1_bytes: Bytes = 0

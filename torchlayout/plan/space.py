@@ -15,6 +15,7 @@ from torchlayout.plan.conventions import (
     RECOMPUTES,
     SCHEDULES,
     TOKENS_OF_A_CONTEXT_RANK,
+    TOKENS_OF_A_MICRO_BATCH,
 )
 from torchlayout.plan.question import Question
 
@@ -50,7 +51,10 @@ class Trunk(NamedTuple):
 
 
 def trunks(question: Question, with_context: bool) -> Iterator[Trunk]:
-    """All legal layouts of a question, each once; `with_context` opens context parallelism to any sequence."""
+    """All legal layouts of a question, each once; `with_context` opens context parallelism to any sequence.
+
+    Of trunks that differ in micro_batch alone the smallest comes first.
+    """
     for pipeline, context, tensor in _degrees(question, with_context):
         data_ranks = question.gpus // (pipeline * context * tensor)
         if question.batch % data_ranks:
@@ -81,7 +85,8 @@ def _choices(
     """Everything else that decides what a rank computes, but for recomputation."""
     limits = question.limits
     micro = divisors(question.batch // data_ranks)
-    usual = [size for size in micro if size & (size - 1) == 0]
+    most = max(1, TOKENS_OF_A_MICRO_BATCH // question.sequence)
+    usual = [size for size in micro if size <= most and size & (size - 1) == 0]
     sizes = limits.range("micro_batch", usual, micro)
     splits = limits.range("sequence_parallel", (False, True)) if tensor > 1 else (False,)
     methods = limits.range("context_method", CONTEXT_METHODS) if context > 1 else ("ring",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchlayout.plan.block import Blocks, Work
@@ -24,8 +25,14 @@ class Stage:
     last: bool
 
 
-def stages(job: Job, software: Software) -> tuple[Stage, ...]:
+def stages(blocks: Blocks, job: Job) -> tuple[Stage, ...]:
     """The stages of a job in their order, by the stack's rule."""
+    layout = job.layout
+    key = (id(job.model), job.sequence, layout.stages, layout.recompute_every, layout.tensor)
+    return blocks.once("stages", job, key, lambda: _stages(job, blocks.software))
+
+
+def _stages(job: Job, software: Software) -> tuple[Stage, ...]:
     layout = job.layout
     count, starts = layout.stages, 0
     found = []
@@ -78,7 +85,7 @@ class StageTime:
     head: float
     fixed: float
 
-    @property
+    @cached_property
     def total(self) -> float:
         """Forward and backward with what is recomputed."""
         return self.forward.total + self.backward.total + self.recompute.total + self.head + self.fixed

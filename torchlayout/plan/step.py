@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchlayout.layout.words import ZERO_BUBBLE_SCHEDULES
-from torchlayout.plan.block import Blocks, Work
+from torchlayout.plan.block import Blocks
+from torchlayout.plan.pipeline import Pipeline, pipeline_of
 from torchlayout.plan.sharding import owned, reduce_seconds, shard_seconds
-from torchlayout.plan.stages import Stage, StageTime, stage_time, stages
+from torchlayout.plan.stages import Stage, StageTime
 
 if TYPE_CHECKING:
     from torchlayout.plan.job import Job
@@ -37,35 +37,14 @@ class StepTime:
     @property
     def seconds(self) -> float:
         """The whole step."""
-        return float(sum(getattr(self, field.name) for field in fields(self)))
+        return float(sum(self.__dict__.values()))
 
 
 def step_time(blocks: Blocks, job: Job) -> StepTime:
     """The step in closed form: the busiest rank's work, what fills and drains the pipeline, and what comes once."""
-    times = stage_times(blocks, job)
-    ranks = rank_seconds(job, times)
-    busiest = max(range(len(ranks)), key=ranks.__getitem__)
-    hop = hop_seconds(blocks, job)
-    bubble = fill_fraction(job, times[busiest]) * (sum(ranks) - ranks[busiest]) / job.layout.virtual_stages
-    return itemized(blocks, job, times, busiest, bubble, hops_seconds(blocks, job, hop))
-
-
-def stage_times(blocks: Blocks, job: Job) -> list[StageTime]:
-    """What each stage costs for one micro-batch, in order."""
-    priced: dict[Stage, StageTime] = {}
-    kinds = stages(job, blocks.software)
-    for kind in kinds:
-        if kind not in priced:
-            priced[kind] = stage_time(blocks, job, kind)
-    return [priced[kind] for kind in kinds]
-
-
-def rank_seconds(job: Job, times: list[StageTime]) -> list[float]:
-    """Seconds of each pipeline rank for one micro-batch through all of its stages."""
-    layout = job.layout
-    if layout.virtual_stages == 1:
-        return [time.total for time in times]
-    return [sum(times[stage].total for stage in layout.stages_of(rank)) for rank in range(layout.pipeline)]
+    pipeline = pipeline_of(blocks, job)
+    waiting = pipeline.of_others * fill_fraction(job, pipeline.slowest) / job.layout.virtual_stages
+    return itemized(blocks, job, pipeline, waiting, hops_seconds(blocks, job, hop_seconds(blocks, job)))
 
 
 def fill_fraction(job: Job, time: StageTime) -> float:
@@ -100,40 +79,27 @@ def hops_seconds(blocks: Blocks, job: Job, hop: float) -> float:
     return 2 * hop * (layout.pipeline - 1)
 
 
-def itemized(
-    blocks: Blocks, job: Job, times: list[StageTime], rank: int, bubble: float, hops: float
-) -> StepTime:
-    """The step of one pipeline rank by item, given how long it waits for others."""
-    layout, m = job.layout, job.micro_batches
-    kinds = stages(job, blocks.software)
-    mine = layout.stages_of(rank)
-    forward = reduce_work(times[stage].forward for stage in mine)
-    backward = reduce_work(times[stage].backward for stage in mine)
-    pairs = set(zip(kinds, times, strict=True))
+def itemized(blocks: Blocks, job: Job, pipeline: Pipeline, bubble: float, hops: float) -> StepTime:
+    """The step of the busiest pipeline rank by item, given how long it waits for others."""
+    m, virtual = job.micro_batches, job.layout.virtual_stages
+    once = blocks.calibration.launch.step_seconds
+    pieces = pipeline.pieces
     return StepTime(
-        matmul=m * (forward.matmul + backward.matmul),
-        attention=m * (forward.attention + backward.attention),
-        elementwise=m * (forward.elementwise + backward.elementwise),
-        head=m * sum(times[stage].head for stage in mine),
-        recompute=m * sum(times[stage].recompute.total for stage in mine),
-        launch=m * (forward.launch + backward.launch + sum(times[stage].fixed for stage in mine)),
-        tensor=m * (forward.tensor + backward.tensor),
-        context=m * (forward.context + backward.context),
-        shard=layout.virtual_stages * max(shard_seconds(blocks, job, kind, time) for kind, time in pairs),
+        matmul=m * pipeline.work.matmul,
+        attention=m * pipeline.work.attention,
+        elementwise=m * pipeline.work.elementwise,
+        head=m * pipeline.head,
+        recompute=m * pipeline.recompute,
+        launch=m * pipeline.work.launch,
+        tensor=m * pipeline.work.tensor,
+        context=m * pipeline.work.context,
+        shard=virtual * max(shard_seconds(blocks, job, stage, time) for stage, time in pieces),
         bubble=bubble,
         hops=hops,
-        reduce=layout.virtual_stages * max(reduce_seconds(blocks, job, kind, time) for kind, time in pairs),
-        optimizer=layout.virtual_stages * max(_optimizer(blocks, job, kind) for kind, _ in pairs),
-        fixed=blocks.calibration.launch.step_seconds,
+        reduce=virtual * max(reduce_seconds(blocks, job, stage, time) for stage, time in pieces),
+        optimizer=virtual * max(_optimizer(blocks, job, stage) for stage, _ in pieces),
+        fixed=once,
     )
-
-
-def reduce_work(pieces: Iterable[Work]) -> Work:
-    """Their sum, item by item."""
-    total = Work()
-    for piece in pieces:
-        total = total.plus(piece)
-    return total
 
 
 def _optimizer(blocks: Blocks, job: Job, stage: Stage) -> float:

@@ -12,8 +12,8 @@ from torchlayout.plan.answer import Answer, Choice
 from torchlayout.plan.change import Change, Scale
 from torchlayout.plan.conventions import CONVENTIONS
 from torchlayout.plan.estimate import Estimate
-from torchlayout.plan.memory import GIB
 from torchlayout.plan.explain import Explanation, items
+from torchlayout.plan.memory import GIB
 from torchlayout.plan.nothing import why_nothing
 
 if TYPE_CHECKING:
