@@ -6,8 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from torchlayout.data.prepare import prepare
+
+# A shared machine stops for longer than a drawn case may take.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

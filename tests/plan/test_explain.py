@@ -78,7 +78,8 @@ class TestExplain:
         assert "shard = " in " ".join(remedy.change for remedy in said.remedies)
 
     def test_remedies_are_fastest_first_and_differ_in_kind(self) -> None:
-        said = explain(question(4, 9.0, sequence=4096, batch=16), layout("fsdp4+mb4"), None)
+        roomy = question(4, sequence=4096, batch=16)
+        said = explain(question(4, needed(roomy, "fsdp4+mb4") - 1, sequence=4096, batch=16), layout("fsdp4+mb4"), None)
         here = [remedy for remedy in said.remedies if remedy.estimate.job.layout.world == 4]
         seconds = [remedy.estimate.time.seconds for remedy in here]
         assert len(here) > 1
@@ -87,11 +88,21 @@ class TestExplain:
         assert len(set(kinds)) == len(kinds)
 
     def test_where_no_single_change_helps_several_are_named(self) -> None:
-        asked = question(8, 4.8, sequence=4096, batch=32, margin_gib=0)
+        least = needed(question(8, sequence=4096, batch=32), "fsdp8+ckpt")
+        asked = question(8, least + 0.05, sequence=4096, batch=32, fix=["context=1"])
         said = explain(asked, layout("dp8+mb4+math"), None)
         assert said.remedies
         assert said.remedies[0].change.count(" = ") > 1
         assert said.remedies[0].estimate.fits(0)
+        assert said.remedies[0].estimate.job.layout.context == 1
+
+    def test_remedies_keep_to_the_limits(self) -> None:
+        roomy = question(4, sequence=4096, batch=16)
+        fix = ["recompute=none", "pipeline=1", "context=1"]
+        asked = question(4, needed(roomy, "fsdp4+mb4") - 1, sequence=4096, batch=16, fix=fix)
+        kinds = {remedy.change.split(" = ")[0] for remedy in explain(asked, layout("fsdp4+mb4"), None).remedies}
+        assert "micro_batch" in kinds
+        assert not kinds & {"recompute", "pipeline", "context"}
 
     def test_the_margin_is_named_where_it_alone_is_in_the_way(self) -> None:
         asked = question(2, needed(question(2), "fsdp2") + 1.95, margin_gib=4.0)

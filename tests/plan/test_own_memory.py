@@ -16,10 +16,10 @@ from torchlayout.config import ModelConfig, Precision
 from torchlayout.data.prepare import prepare
 from torchlayout.errors import InputError
 from torchlayout.layout import Layout
-from torchlayout.layout.words import CONTEXT_METHODS, NORMS, SCHEDULES
+from torchlayout.layout.words import CONTEXT_METHODS, NORMS, SCHEDULES, ZERO_BUBBLE_SCHEDULES
 from torchlayout.model.count import parameters
 from torchlayout.plan.block import Blocks
-from torchlayout.plan.job import Job
+from torchlayout.plan.job import WIDTH, Job
 from torchlayout.plan.memory import ITEMS, Memory, rank_memories, worst_memory
 from torchlayout.plan.question import KERNELS
 
@@ -138,16 +138,16 @@ def test_of_one_zero_level_those_that_shard_over_more_need_least(blocks: Blocks,
 
 @settings(max_examples=300, deadline=None)
 @given(DEVICES, jobs())
-def test_a_higher_zero_level_needs_no_more_than_the_buffers_of_its_gathers_and_reductions(
+def test_a_higher_zero_level_needs_no_more_but_for_the_buffers_of_gathers_and_reductions(
     blocks: Blocks, step: Job
 ) -> None:
-    one, two, three = (
-        worst_memory(blocks, replace(step, layout=replace(step.layout, zero=zero))) for zero in (1, 2, 3)
-    )
-    if step.layout.schedule not in ("zerobubble", "zbv", "dualpipev"):
-        assert three.bytes <= two.bytes * 1.0001
-    buffers = two.buffers + two.gathered - one.gathered
-    assert counted(two) <= counted(one) + max(0.0, buffers) + two.gradients
+    if step.layout.schedule in ZERO_BUBBLE_SCHEDULES or step.reduce == "bf16":
+        return  # these refuse zero3; gradients in bf16 are smaller whole than wide ones on few ranks are sharded
+    layouts = (replace(step.layout, zero=zero) for zero in (1, 2, 3))
+    one, two, three = (worst_memory(blocks, replace(step, layout=layout)) for layout in layouts)
+    head = (MODEL.vocab_size + 1) * MODEL.hidden_size / step.layout.tensor
+    assert counted(three) <= counted(two) * 1.000001
+    assert counted(two) <= counted(one) + two.buffers + head * WIDTH[step.precision]
 
 
 TINY = {

@@ -13,7 +13,7 @@ from torchlayout.plan.conventions import MOST_VIRTUAL_STAGES, RECOMPUTES, SCHEDU
 from torchlayout.plan.estimate import Machine
 from torchlayout.plan.limits import Limits
 from torchlayout.plan.question import Question
-from torchlayout.plan.search import SLOWEST, floor_seconds, search
+from torchlayout.plan.search import LESS, SLOWEST, floor_seconds, search
 from torchlayout.plan.space import trunks
 
 Price = tuple[float, float]
@@ -104,8 +104,8 @@ def test_what_the_search_rests_on_holds(gpus: int, batch: int) -> None:
                 most = family.member(level, family.shards[0])
                 alike = (replace(most, micro_batch=1), asked.job(most).micro_batches == 1)
                 memory = price(asked, most)[1]
-                assert memory >= smaller.get(alike, 0.0) * (1 - 1e-12), f"{most} needs less than a smaller micro-batch"
-                smaller[alike] = memory
+                assert memory >= smaller.get(alike, 0.0) * LESS, f"{most} needs less than a smaller micro-batch"
+                smaller[alike] = max(memory, smaller.get(alike, 0.0))
                 for shard in family.shards:
                     layout = family.member(level, shard)
                     seconds, memory = price(asked, layout)

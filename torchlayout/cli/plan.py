@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -112,9 +113,9 @@ def layouts(
             more["what_if"] = tell.what_if(changes(found))
         if scaling:
             more["scaling"] = tell.scaled(question, scales(question))
-    plan = plan.model_copy(update=more)
+    plan = replace(plan, **more)
     if as_json:
-        print(plan.model_dump_json(indent=2))
+        print(plan.json())
     else:
         from torchlayout.cli.plan_table import print_plan
 

@@ -1,17 +1,33 @@
-"""What `torchlayout plan --json` prints, as frozen, validated values (version 1)."""
+"""What `torchlayout plan --json` prints, as frozen values (version 1).
+
+Dataclasses, so that a plan starts without building validators; `validated` and `schema` have pydantic make them.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
-
-from torchlayout.tables import Section
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Items = dict[str, float]
 
 
-class Asked(Section):
+class _Table:
+    """What pydantic is to know of the classes below."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "strict": True,
+        "allow_inf_nan": False,
+        "use_attribute_docstrings": True,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(_Table):
     """The question, and what its answer rests on."""
 
     gpus: int
@@ -48,7 +64,8 @@ class Asked(Section):
     """What bounds the fields that no `--fix` names."""
 
 
-class Searched(Section):
+@dataclass(frozen=True, kw_only=True)
+class Searched(_Table):
     """How much the search looked at."""
 
     considered: int
@@ -63,7 +80,8 @@ class Searched(Section):
     """CPU time of the search."""
 
 
-class Predicted(Section):
+@dataclass(frozen=True, kw_only=True)
+class Predicted(_Table):
     """A layout with its price."""
 
     label: str
@@ -86,7 +104,7 @@ class Predicted(Section):
     """What that rank does when it needs most."""
     memory: Items
     """Bytes by item, on the worst rank."""
-    memory_by_rank: list[Items] = Field(default_factory=list)
+    memory_by_rank: list[Items] = field(default_factory=list)
     """Bytes by item on each pipeline rank; of the explained layout only."""
     tie: bool = False
     """Whether it is as fast as the best within the error of the model."""
@@ -94,7 +112,8 @@ class Predicted(Section):
     """Whether nothing that fits is as fast with less memory."""
 
 
-class Near(Section):
+@dataclass(frozen=True, kw_only=True)
+class Near(_Table):
     """A change that makes a layout fit."""
 
     change: str
@@ -107,7 +126,8 @@ class Near(Section):
     """Memory of the worst rank then."""
 
 
-class Explained(Section):
+@dataclass(frozen=True, kw_only=True)
+class Explained(_Table):
     """One layout by name."""
 
     label: str
@@ -122,17 +142,18 @@ class Explained(Section):
     """By how much it goes above the memory less the margin; below zero: what it leaves."""
     breaks: str | None = None
     """Where it does not fit: the item of memory that breaks it."""
-    remedies: list[Near] = Field(default_factory=list)
+    remedies: list[Near] = field(default_factory=list)
     """Where it does not fit: what would make it, fastest first."""
     slower: float | None = None
     """By which part of the best layout's time it is slower than that."""
-    losses: Items = Field(default_factory=dict)
+    losses: Items = field(default_factory=dict)
     """Seconds by item that it takes longer than the best."""
     sentence: str
     """The same in words."""
 
 
-class Changed(Section):
+@dataclass(frozen=True, kw_only=True)
+class Changed(_Table):
     """A change of the question after which another layout is best."""
 
     change: str
@@ -147,7 +168,8 @@ class Changed(Section):
     """Why it can't."""
 
 
-class WhatIf(Section):
+@dataclass(frozen=True, kw_only=True)
+class WhatIf(_Table):
     """What would change the answer."""
 
     tried: list[str]
@@ -156,7 +178,8 @@ class WhatIf(Section):
     """Those after which another layout is best."""
 
 
-class Scaled(Section):
+@dataclass(frozen=True, kw_only=True)
+class Scaled(_Table):
     """The best layout of a number of devices."""
 
     gpus: int
@@ -173,7 +196,8 @@ class Scaled(Section):
     """Speed of a device as a part of that on the smallest number of devices that fits."""
 
 
-class Plan(Section):
+@dataclass(frozen=True, kw_only=True)
+class Plan(_Table):
     """The answer of `torchlayout plan`."""
 
     version: Literal[1] = 1
@@ -195,7 +219,23 @@ class Plan(Section):
     scaling: list[Scaled] | None = None
     """What `--scaling` found."""
 
+    def json(self) -> str:
+        """The text of the document."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+
+def validated(text: str) -> Plan:
+    """The answer that a document describes; raises pydantic's ValidationError where it is none of this version."""
+    return _adapter().validate_json(text)
+
 
 def schema() -> dict[str, Any]:
     """JSON Schema of the answer, as in docs/plan.schema.json."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Plan.model_json_schema(mode="serialization")
+    described = _adapter().json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | described
+
+
+def _adapter() -> TypeAdapter[Plan]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Plan)

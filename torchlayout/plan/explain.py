@@ -89,7 +89,7 @@ def remedies(question: Question, layout: Layout) -> list[Remedy]:
     """What would make a layout fit, fastest first: one change, of each kind the best; without any, several changes."""
     kinds: dict[str, Remedy] = {}
     for kind, change, other in _neighbours(question, layout):
-        if question.problems(other):
+        if question.problems(other) or not _allowed(question, layout, other):
             continue
         estimate = question.machine.estimate(question.job(other))
         known = kinds.get(kind)
@@ -97,6 +97,11 @@ def remedies(question: Question, layout: Layout) -> list[Remedy]:
             kinds[kind] = Remedy(change, estimate)
     found = sorted(kinds.values(), key=lambda remedy: _seconds(remedy.estimate))[:SHOWN]
     return [*(found or _several(question, layout)), *_more_devices(question, layout)]
+
+
+def _allowed(question: Question, layout: Layout, other: Layout) -> bool:
+    """Whether what is different keeps to `--fix`."""
+    return all(question.limits.allows(name, value) for name, value in _differences(layout, other))
 
 
 def _seconds(estimate: Estimate) -> float:
@@ -160,7 +165,8 @@ def _several(question: Question, layout: Layout) -> list[Remedy]:
         found = search(replace(question, limits=limits), keep=1)
         if found.best:
             other = found.best[0].estimate
-            return [Remedy(", ".join(_differences(layout, other.job.layout)), other)]
+            different = (f"{name} = {value}" for name, value in _differences(layout, other.job.layout))
+            return [Remedy(", ".join(different), other)]
     return []
 
 
@@ -168,16 +174,16 @@ def _more_devices(question: Question, layout: Layout) -> list[Remedy]:
     """The same layout on the fewest more devices that make it fit, all of them to shard over."""
     for factor in (2, 4, 8, 16):
         other = replace(layout, shard=layout.shard * factor)
-        if not question.problems(other):
+        if not question.problems(other) and _allowed(question, layout, other):
             estimate = question.machine.estimate(question.job(other))
             if estimate.fits(question.margin_gib):
                 return [Remedy(f"{other.world} GPUs", estimate)]
     return []
 
 
-def _differences(layout: Layout, other: Layout) -> list[str]:
+def _differences(layout: Layout, other: Layout) -> list[tuple[str, object]]:
     pairs = ((field.name, getattr(layout, field.name), getattr(other, field.name)) for field in fields(Layout))
-    return [f"{name} = {new}" for name, old, new in pairs if old != new]
+    return [(name, new) for name, old, new in pairs if old != new]
 
 
 def larger(question: Question) -> Iterator[int]:

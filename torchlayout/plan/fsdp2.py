@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchlayout.plan.fsdp2_groups import Part, parts_of
+from torchlayout.plan.fsdp2_groups import Held, held_by_rank, held_by_ranks
 from torchlayout.plan.fsdp2_moments import moments
 from torchlayout.plan.fsdp2_phases import Phases, Use
 from torchlayout.plan.memory import Memory, base_bytes
@@ -20,54 +20,45 @@ if TYPE_CHECKING:
 def own_memories(blocks: Blocks, job: Job) -> tuple[Memory, ...]:
     """The peak of each pipeline rank."""
     phases = Phases(blocks, job)
-    return tuple(_memory(phases, (rank,), parts) for rank, parts in enumerate(_ranks(blocks, job)))
+    return tuple(_memory(phases, held, _fullest(phases, held)) for held in held_by_rank(blocks, job))
 
 
 def worst_own_memory(blocks: Blocks, job: Job) -> Memory:
-    """The peak of the rank that needs most: of ranks with equal stages all moments are looked at as if of one."""
+    """The peak of the rank that needs most; ranks with equal stages are looked at as if they were one."""
     phases = Phases(blocks, job)
-    alike: dict[tuple[Part, ...], list[int]] = {}
-    for rank, parts in enumerate(_ranks(blocks, job)):
-        alike.setdefault(parts, []).append(rank)
-    memories = (_memory(phases, tuple(ranks), parts) for parts, ranks in alike.items())
-    return max(memories, key=lambda memory: memory.bytes)
+    found = [(held, _fullest(phases, held)) for held in held_by_ranks(blocks, job)]
+    return _memory(phases, *max(found, key=lambda pair: _static(phases, pair[0]) + _bytes(pair[1])))
 
 
-def own_memory(blocks: Blocks, job: Job, rank: int) -> Memory:
-    """The peak of one pipeline rank."""
-    return _memory(Phases(blocks, job), (rank,), _ranks(blocks, job)[rank])
+def _fullest(phases: Phases, held: Held) -> Use:
+    """What ranks need besides parameters and optimizer states where they need most."""
+    job = phases.job
+    when = moments(job.layout, job.micro_batches, held.ranks, held.numbers, held.recomputes)
+    return max(phases.of(held, when), key=_bytes)
 
 
-def _ranks(blocks: Blocks, job: Job) -> tuple[tuple[Part, ...], ...]:
-    """The stages of each pipeline rank."""
-    parts, layout = parts_of(blocks, job), job.layout
-    return tuple(tuple(parts[stage] for stage in layout.stages_of(rank)) for rank in range(layout.pipeline))
-
-
-def _memory(phases: Phases, ranks: tuple[int, ...], parts: tuple[Part, ...]) -> Memory:
-    """The peak of ranks with these stages, over the moments at which one of them can be fullest."""
-    blocks, job, groups = phases.blocks, phases.job, phases.groups
-    kinds = tuple(dict.fromkeys(parts))
-    recomputes = any(part.recomputed for part in kinds)
-    when = moments(job.layout, job.micro_batches, ranks, tuple(map(kinds.index, parts)), recomputes)
-    worst = max(phases.of(parts, kinds, when), key=_bytes)
-    masters = groups.wide * groups.owned(parts) / groups.shards
-    optimizer = 2 * masters + groups.counters(parts)
-    inside = masters + optimizer + _bytes(worst)
+def _memory(phases: Phases, held: Held, worst: Use) -> Memory:
+    blocks, static = phases.blocks, _static(phases, held)
+    masters = phases.groups.masters(held)
     return Memory(
         masters,
         worst.gradients,
-        optimizer,
+        static - masters,
         worst.gathered,
         worst.activations,
         worst.recomputed,
         worst.logits,
         worst.workspace,
         worst.buffers,
-        fragmentation=(blocks.calibration.memory.fragmentation - 1) * inside,
-        base=base_bytes(blocks, job),
+        fragmentation=(blocks.calibration.memory.fragmentation - 1) * (static + _bytes(worst)),
+        base=base_bytes(blocks, phases.job),
         phase=worst.phase,
     )
+
+
+def _static(phases: Phases, held: Held) -> float:
+    """Masters and AdamW's states."""
+    return 3 * phases.groups.masters(held) + phases.groups.counters(held)
 
 
 def _bytes(use: Use) -> float:

@@ -38,17 +38,58 @@ class Part(NamedTuple):
         return len(range(number + 1 + (whole.start - number - 1) % whole.step, whole.stop, whole.step))
 
 
-def parts_of(blocks: Blocks, job: Job) -> tuple[Part, ...]:
-    """The stages of a job, in order."""
-    layout, start, found = job.layout, 0, []
+class Held(NamedTuple):
+    """What pipeline ranks that hold the same hold."""
+
+    ranks: tuple[int, ...]
+    parts: tuple[Part, ...]
+    kinds: tuple[Part, ...]
+    """The same, each once."""
+    numbers: tuple[int, ...]
+    """Of each part which of the kinds it is."""
+    recomputes: bool
+    """Whether any block is recomputed whole."""
+
+    @classmethod
+    def of(cls, ranks: tuple[int, ...], parts: tuple[Part, ...]) -> Held:
+        """What ranks with these stages hold."""
+        kinds = tuple(dict.fromkeys(parts))
+        return cls(ranks, parts, kinds, tuple(map(kinds.index, parts)), any(part.recomputed for part in kinds))
+
+
+def held_by_rank(blocks: Blocks, job: Job) -> tuple[Held, ...]:
+    """What each pipeline rank holds."""
+    return tuple(Held.of((rank,), parts) for rank, parts in enumerate(_ranks(blocks, job)))
+
+
+def held_by_ranks(blocks: Blocks, job: Job) -> tuple[Held, ...]:
+    """The same, of ranks that hold the same once."""
+    layout = job.layout
+    key = (
+        id(job.model), job.sequence, layout.stages, layout.tensor, layout.recompute_every, layout.pipeline,
+        layout.schedule in V_SCHEDULES,
+    )  # fmt: skip
+
+    def held() -> tuple[Held, ...]:
+        alike: dict[tuple[Part, ...], list[int]] = {}
+        for rank, parts in enumerate(_ranks(blocks, job)):
+            alike.setdefault(parts, []).append(rank)
+        return tuple(Held.of(tuple(ranks), parts) for parts, ranks in alike.items())
+
+    return blocks.once("held", job, key, held)
+
+
+def _ranks(blocks: Blocks, job: Job) -> tuple[tuple[Part, ...], ...]:
+    """The stages of each pipeline rank."""
+    layout, start, parts = job.layout, 0, []
     turn = layout.pipeline if layout.schedule in V_SCHEDULES else 0
     every = layout.recompute_every
     for number, stage in enumerate(stages(blocks, job)):
         whole = range(-start % every, stage.layers, every) if every else range(0)
         turns = turn > 0 and number == turn, number == turn - 1
-        found.append(Part(stage.layers, whole, stage.first, stage.last, *turns))
+        parts.append(Part(stage.layers, whole, stage.first, stage.last, *turns))
         start += stage.layers
-    return tuple(found)
+    return tuple(tuple(parts[stage] for stage in layout.stages_of(rank)) for rank in range(layout.pipeline))
 
 
 class Groups(NamedTuple):
@@ -105,11 +146,16 @@ class Groups(NamedTuple):
         """Parameters of a stage."""
         return part.layers * self.block + (self.first if part.first else 0.0) + (self.head if part.last else 0.0)
 
-    def owned(self, parts: tuple[Part, ...]) -> float:
+    def owned(self, held: Held) -> float:
         """Parameters of a rank before they are sharded."""
-        return sum(map(self.part, parts))
+        return sum(map(self.part, held.parts))
 
-    def counters(self, parts: tuple[Part, ...]) -> int:
+    def masters(self, held: Held) -> float:
+        """Bytes of a rank's shards of the parameters; FSDP2 pads rows that do not divide, which is not counted."""
+        return self.wide * self.owned(held) / self.shards
+
+    def counters(self, held: Held) -> int:
         """Bytes of AdamW's counters."""
+        parts = held.parts
         tensors = sum(TENSORS * part.layers + (part.first and not self.tied) + 2 * part.last for part in parts)
         return COUNTER_BYTES * tensors

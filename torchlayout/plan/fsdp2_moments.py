@@ -42,9 +42,7 @@ def moments(
     """
     if layout.virtual_stages == 1:
         return _single(layout.schedule, layout.pipeline, micro_batches, ranks)
-    few = representative(layout, micro_batches)
-    found = _played(layout.schedule, layout.pipeline, layout.virtual_stages, few, ranks, kinds, second_halves)
-    return found if few == micro_batches else tuple(_later(moment, micro_batches - few) for moment in found)
+    return _several(layout.schedule, layout.pipeline, layout.virtual_stages, micro_batches, ranks, kinds, second_halves)
 
 
 @lru_cache(maxsize=4096)
@@ -62,8 +60,8 @@ def _single(schedule: str, pipeline: int, micro_batches: int, ranks: tuple[int, 
     return tuple(found)
 
 
-@lru_cache(maxsize=4096)
-def _played(
+@lru_cache(maxsize=16384)
+def _several(
     schedule: str,
     pipeline: int,
     virtual: int,
@@ -72,14 +70,16 @@ def _played(
     kinds: Kinds,
     second_halves: bool,
 ) -> tuple[Moment, ...]:
+    """Several stages a rank: the schedule is played, with as few micro-batches as show all of it."""
     layout = Layout(pipeline=pipeline, schedule=schedule, virtual_stages=virtual)
-    orders = _orders(schedule, pipeline, virtual, micro_batches)
-    found: dict[tuple[str, int], list[Moment]] = {}
+    few = representative(layout, micro_batches)
+    orders = _orders(schedule, pipeline, virtual, few)
+    found: dict[tuple[object, ...], list[Moment]] = {}
     for rank in ranks:
         for moment in _walked(orders[rank], layout.stages_of(rank), layout.stages - 1, kinds):
             if moment.action != "W" or second_halves:
                 _keep(found.setdefault(moment[:2], []), moment)
-    return tuple(moment for alike in found.values() for moment in alike)
+    return tuple(_later(moment, micro_batches - few) for alike in found.values() for moment in alike)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchlayout.layout.words import SINGLE_STAGE_SCHEDULES
-from torchlayout.plan.fsdp2_groups import TENSORS, Groups, Part
+from torchlayout.plan.fsdp2_groups import TENSORS, Groups, Held, Part
 from torchlayout.plan.fsdp2_kept import kept
 from torchlayout.plan.fsdp2_moments import Moment
 from torchlayout.plan.fsdp2_sharded import Accumulating, Beside, Reducing, Sharding
@@ -73,13 +73,13 @@ class Phases:
         self.matrix = shape.inner * shape.hidden / layout.tensor
         self._loads: dict[Part, Load] = {}
 
-    def of(self, parts: tuple[Part, ...], kinds: tuple[Part, ...], when: tuple[Moment, ...]) -> Iterator[Use]:
-        """The phases of a rank with these stages, which are of these kinds, at these moments and when a step ends."""
+    def of(self, held: Held, when: tuple[Moment, ...]) -> Iterator[Use]:
+        """The phases of a rank at these moments and when a step ends."""
         # Receive buffers of all micro-batches of a step, which torch's stages hold for good; at the turn of a V what
         # passes there is held as long.
-        boundaries = sum((not part.first) + (not part.last) for part in parts)
+        boundaries = sum((not part.first) + (not part.last) for part in held.parts)
         buffers = self.batch + boundaries * self.received
-        owned = self.groups.owned(parts)
+        owned, kinds = self.groups.owned(held), held.kinds
         for moment, activations, sent in self._fullest(kinds, when):
             yield from self._at(owned, kinds, moment, activations, buffers + sent)
         yield from self._end(owned, kinds, buffers)

@@ -3,19 +3,21 @@
 Three properties of the formulas make that possible. Layouts of a family, which differ in sharding alone, spend the
 same time on everything but DATA_ITEMS, so what one of them spends without those is below all of them; and recomputing
 takes time. Sharding less never needs less memory, so where the member that shards most does not fit none does. And
-larger micro-batches never need less, as long as there are several, so where nothing fits with the smallest none does.
+larger micro-batches need no less than LESS of what smaller ones need, as long as there are several (they may hold
+fewer gradients that wait), so where all with the smallest need more than the rest allows none fits.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
 from torchlayout.layout import Layout, words
+from torchlayout.plan.conventions import LONG_SEQUENCE
 from torchlayout.plan.estimate import Estimate
 from torchlayout.plan.memory import GIB
 from torchlayout.plan.question import Question
@@ -23,6 +25,8 @@ from torchlayout.plan.space import Family, Trunk, trunks
 
 DATA_ITEMS = ("shard", "reduce", "optimizer")
 """Items of a step's time that depend on how data ranks shard; the others do not."""
+LESS = 0.9
+"""Part of a rank's memory that larger micro-batches need at least."""
 SLOWEST = 1.25
 """The front of speed and memory ends where a step takes so many times the fastest."""
 
@@ -53,35 +57,35 @@ class Found:
 
 def search(question: Question, keep: int) -> Found:
     """The `keep` fastest layouts that fit, by closed form, and those of the front that are not too slow."""
-    found = _Search(question, keep, with_context=False).run()
-    if found.best or question.limits.of("context"):
+    engine = _Search(question, keep)
+    found = engine.run(trunks(question, with_context=False))
+    if found.best or question.limits.of("context") or question.sequence >= LONG_SEQUENCE:
         return found
-    wider = _Search(question, keep, with_context=True).run()
-    wider.with_context = True
-    wider.priced += found.priced
-    return wider if wider.considered > found.considered else found
+    found.with_context = True
+    return engine.run(trunk for trunk in trunks(question, with_context=True) if trunk.layout.context > 1)
 
 
 class _Search:
     """One search; nodes wait in the order of the least time that anything below them can take."""
 
-    def __init__(self, question: Question, keep: int, with_context: bool) -> None:
-        self.question, self.keep, self.with_context = question, keep, with_context
+    def __init__(self, question: Question, keep: int) -> None:
+        self.question, self.keep = question, keep
         self.budget = question.machine.hardware.memory_gib * GIB - question.margin_gib * GIB
         self.found = Found()
         self._order = count()
         self._waiting: list[tuple[float, int, Trunk | Family, Estimate]] = []
 
-    def run(self) -> Found:
+    def run(self, every: Iterable[Trunk]) -> Found:
+        """Adds the best layouts below these trunks to what was found before."""
         roomy: dict[tuple[Layout, bool], bool] = {}
-        for trunk in trunks(self.question, self.with_context):
+        for trunk in every:
             size = sum(family.size for family in trunk.families)
             self.found.considered += size
             # A single micro-batch accumulates no gradients, which is another matter.
             single = self.question.job(trunk.layout).micro_batches == 1
             alike = (replace(trunk.layout, micro_batch=1, zero=None), single)
             if alike not in roomy:
-                roomy[alike] = self._any_fits(trunk)
+                roomy[alike] = self._may_fit(trunk)
             if roomy[alike]:
                 self._wait(trunk, self._price(trunk.layout))
             else:
@@ -97,15 +101,21 @@ class _Search:
         self._end_front()
         return self.found
 
-    def _any_fits(self, trunk: Trunk) -> bool:
-        """Whether a layout below a trunk fits; ckptK keeps no less than all or nothing recomputed."""
-        families = sorted(trunk.families, key=lambda family: family.layout.recompute != "ckpt")
-        whole = [family for family in families if family.layout.recompute in words.RECOMPUTES] or families
-        for family in whole:
+    def _may_fit(self, trunk: Trunk) -> bool:
+        """Whether a layout below a trunk, or with larger micro-batches, may fit.
+
+        ckptK is not looked at where all and nothing recomputed are: it keeps no less than one of these.
+        """
+        families = {family.layout.recompute: family for family in trunk.families}
+        if {"none", "ckpt"} <= families.keys():
+            families = {"ckpt": families["ckpt"]} | {
+                name: families[name] for name in words.RECOMPUTES if name in families
+            }
+        for family in families.values():
             for level in family.levels:
                 layout = family.member(level, family.shards[0])
                 price = self._price(layout)
-                if price.memory.bytes <= self.budget:
+                if price.memory.bytes * LESS <= self.budget:
                     return True
                 self._missed(Priced(price.time.seconds, price.memory.bytes, str(layout), price))
         return False

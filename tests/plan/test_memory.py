@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from harness.prices import job, layouts, machine
+from torchlayout.layout import Layout
+from torchlayout.plan.flight import in_flight
+from torchlayout.plan.memory import ITEMS, rank_memories, worst_memory
+from torchlayout.plan.software import names as profiles
+from torchlayout.plan.stages import stages
+from torchlayout.schedule import actions, timeline
+
+
+@given(layouts, st.sampled_from(profiles()))
+def test_memory_is_the_sum_of_its_items_and_none_is_negative(layout: Layout, software: str) -> None:
+    for memory in rank_memories(machine(software).blocks, job(layout)):
+        items = {name: getattr(memory, name) for name in ITEMS}
+        assert all(item >= 0 for name, item in items.items() if name != "fragmentation")
+        assert memory.bytes == pytest.approx(sum(items.values()), rel=1e-12)
+
+
+@given(layouts, st.sampled_from(profiles()))
+def test_the_worst_rank_is_found_without_looking_at_all(layout: Layout, software: str) -> None:
+    blocks, asked = machine(software).blocks, job(layout)
+    worst = max(memory.bytes for memory in rank_memories(blocks, asked))
+    assert worst_memory(blocks, asked).bytes == pytest.approx(worst, rel=1e-12)
+
+
+@given(layouts, st.sampled_from([name for name in profiles() if name != "torchlayout"]))
+def test_more_devices_never_need_more_memory_each(layout: Layout, software: str) -> None:
+    assume(layout.shard > 1)
+    wider = dataclasses.replace(layout, shard=2 * layout.shard)
+    before, after = (worst_memory(machine(software).blocks, job(one)).bytes for one in (layout, wider))
+    assert after <= before * (1 + 1e-12)
+
+
+@given(layouts, st.sampled_from(profiles()))
+def test_recomputing_needs_hardly_more_memory_where_activations_do_not_count(layout: Layout, software: str) -> None:
+    blocks = machine(software).blocks
+    kept, again = (
+        worst_memory(blocks, job(dataclasses.replace(layout, recompute=choice))).bytes for choice in ("none", "ckpt")
+    )
+    # One block is there whole and its input besides: more where the peak comes when the others are gone.
+    assert again <= kept * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved2", "looped2", "zerobubble2", "zbv", "dualpipev"])
+@pytest.mark.parametrize("micro_batches", [8, 16, 64])
+def test_micro_batches_in_flight_are_those_of_the_schedule(schedule: str, micro_batches: int) -> None:
+    layout = Layout.parse(f"pp4+{schedule}")
+    asked = dataclasses.replace(job(layout), batch=micro_batches)
+    played = timeline(actions(layout, micro_batches), lambda action: 1.0)
+    counted = [sum(count for _, count in held) for held in in_flight(asked)]
+    assert counted == [played.in_flight(rank) for rank in range(4)]
+
+
+def test_early_stages_of_1f1b_hold_more_micro_batches() -> None:
+    assert [held for ((_, held),) in in_flight(job("pp4-fsdp2"))] == [4, 3, 2, 1]
+
+
+def test_memory_differs_by_stage() -> None:
+    first, second, third, last = rank_memories(machine("nanotron").blocks, job("pp4-fsdp2+zero1"))
+    assert first.activations > second.activations > third.activations
+    assert last.logits > 0
+    assert first.logits == second.logits == 0
+
+
+@pytest.mark.parametrize("software", profiles())
+@pytest.mark.parametrize("label", ["pp2", "pp4", "pp8", "pp4+interleaved2", "pp4+zbv"])
+def test_every_layer_is_in_one_stage(software: str, label: str) -> None:
+    asked = job(label)
+    found = stages(machine(software).blocks, asked)
+    assert sum(stage.layers for stage in found) == 40
+    assert [stage.first for stage in found].count(True) == [stage.last for stage in found].count(True) == 1
+
+
+def test_a_pipeline_that_counts_items_leaves_the_last_stage_light() -> None:
+    found = stages(machine("scaling-2311.05610").blocks, job("pp2"))
+    assert [stage.layers for stage in found] == [21, 19]
+
+
+def test_scores_in_memory_grow_with_the_square_of_the_sequence() -> None:
+    def kept(kernel: str, sequence: int) -> float:
+        asked = job("fsdp8+zero1", sequence=sequence, attention=kernel)
+        return worst_memory(machine("scaling-2311.05610").blocks, asked).activations
+
+    extra = [kept("unfused", sequence) - kept("flash2", sequence) for sequence in (2048, 4096)]
+    assert extra[1] == pytest.approx(4 * extra[0], rel=1e-9)
