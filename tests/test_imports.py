@@ -35,6 +35,7 @@ TORCH_FREE = (
     "hardware",
     "layout",
     "model.count",
+    "plan",
     "records",
     "schedule",
     "tables",

@@ -91,7 +91,9 @@ class Sizes(NamedTuple):
     scores: float
     """Elements of the score matrices that attention has in memory; 0 for a kernel without."""
     softmax: float
-    """What is kept of them: softmax in fp32 or wider, its cast, and the mask, which all heads share."""
+    """What is kept of them: softmax in fp32 or wider, and the mask, which all heads share."""
+    cast: float
+    """And softmax in the format of computation where that is narrower."""
 
 
 class High(NamedTuple):
@@ -191,7 +193,6 @@ def _sizes(case: Case) -> Sizes:
     scores = 0.0
     if case.scores:
         scores = tokens * shape.heads / tensor * case.sequence / (case.context if case.ring else 1)
-    cast = compute if compute < wide else 0
     return Sizes(
         wide,
         entry=hidden / across,
@@ -203,7 +204,8 @@ def _sizes(case: Case) -> Sizes:
         shared=case.fused_norm or compute == wide,
         sums=tokens * shape.heads / tensor * wide,
         scores=scores,
-        softmax=scores * (wide + cast) + case.micro_batch * case.sequence**2 if scores else 0.0,
+        softmax=scores * wide + case.micro_batch * case.sequence**2 if scores else 0.0,
+        cast=scores * compute if compute < wide else 0.0,
     )
 
 
@@ -216,7 +218,7 @@ def _attention(case: Case, of: Sizes) -> float:
     """Rotated queries and keys, values and the output, with what the kernel needs."""
     if of.scores and not case.ring:
         # Keys and values are repeated for all query heads.
-        return 4 * of.query + of.softmax
+        return 4 * of.query + of.softmax + of.cast
     # A ring keeps the output as it was summed and as a copy for the projection, and no scores; Ulysses before and
     # after its exchange.
     return 2 * of.query + 2 * of.keys + of.sums + (of.query if case.context > 1 else 0.0)
@@ -246,8 +248,8 @@ def _recomputed_highs(case: Case, of: Sizes, whole: float) -> tuple[High, ...]:
 
 
 def _attended(case: Case, of: Sizes) -> float:
-    """What is gone in attention: the output, with the repeated values; a ring's copy of it alone."""
-    return of.query if case.ring else 2 * of.query
+    """What is gone in attention: the output, with the repeated values and the cast; a ring's copy of it alone."""
+    return of.query if case.ring else 2 * of.query + of.cast
 
 
 def _points(case: Case, of: Sizes, gone: Three, again: Three) -> tuple[High, ...]:
