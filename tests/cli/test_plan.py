@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.launch import torchrun
 from torchlayout.cli import main
 from torchlayout.config import Config
 from torchlayout.layout import Layout
@@ -162,6 +163,26 @@ class TestWrite:
         with pytest.raises(SystemExit) as exit:
             main(["config", "check", str(target), "--world", "4"])
         assert exit.value.code == 0, capsys.readouterr().err
+
+    @pytest.mark.ranks
+    def test_the_trainer_runs_it_as_it_is(
+        self, tmp_path: Path, small_corpus: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        target = tmp_path / "best.toml"
+        changes = {
+            "data.path": small_corpus,
+            "data.evaluation_fraction": 0,
+            "train.steps": 2,
+            "run.directory": tmp_path,
+        }
+        changes |= {"train.evaluate_every": 0, "optimizer.warmup_steps": 0, "checkpoint.every": 0}
+        given = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        arguments = ("--gpus", 2, "--hardware", "cpu-2core", "--write", target, "--fix", "mb=4", *given)
+        assert command(capsys, ROOT / "configs" / "llama_debug.toml", *arguments)[0] == 0
+        done = torchrun(2, "-m", "torchlayout.train", str(target))
+        assert done.returncode == 0, done.stdout + done.stderr
+        steps = (tmp_path / "llama_debug" / "metrics.jsonl").read_text().splitlines()
+        assert len(steps) == 2
 
     def test_the_explained_layout_is_written_instead(
         self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -90,3 +90,9 @@ def test_scores_in_memory_grow_with_the_square_of_the_sequence() -> None:
 
     extra = [kept("unfused", sequence) - kept("flash2", sequence) for sequence in (2048, 4096)]
     assert extra[1] == pytest.approx(4 * extra[0], rel=1e-9)
+
+
+@given(layouts, st.sampled_from(profiles()), st.floats(0, 76))
+def test_whether_it_fits_is_known_without_the_whole_account(layout: Layout, software: str, margin: float) -> None:
+    looked, counted = (machine(software).estimate(job(layout)) for _ in range(2))
+    assert looked.fits(margin) == (counted.memory.bytes + margin * 2**30 <= counted.capacity_bytes)

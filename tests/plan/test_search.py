@@ -77,6 +77,15 @@ def test_fixed_fields_lift_the_conventions_and_bind() -> None:
     assert best == expected[: len(best)]
 
 
+def test_degrees_of_data_ranks_are_bound_as_well() -> None:
+    asked = question(8, fix=["fsdp=2", "dp>=2", "schedule=1f1b"])
+    constraints = CONVENTIONS | {"shard": 2, "replicate": (2, 4), "schedule": "1f1b"}
+    expected = enumerated(asked, **constraints)
+    found = search(asked, keep=1000)
+    assert {entry.label for entry in found.best} == {str(layout) for layout in expected}
+    assert found.considered == len(expected)
+
+
 def test_every_layout_is_counted_once() -> None:
     asked = question(8)
     every = [
@@ -178,6 +187,15 @@ def test_context_parallelism_is_opened_where_nothing_fits_without_or_sequences_a
     assert not search(question(8), keep=5).with_context
     long = question(8, batch=8, sequence=32768)
     assert {trunk.layout.context for trunk in trunks(long, with_context=False)} == {1, 2, 4, 8}
+
+
+def test_sixteen_thousand_devices_can_be_asked_for() -> None:
+    fix = ["pipeline=8,16", "tensor=8", "sp=true", "schedule=1f1b", "recompute=ckpt"]
+    asked = question(16384, batch=2048, sequence=8192, fix=fix, model={"preset": "llama3-405b"})
+    best = answer(asked).best
+    assert best is not None
+    assert best.layout.world == 16384
+    assert asked.problems(best.layout) == []
 
 
 def test_one_device_has_one_layout_a_choice() -> None:

@@ -89,7 +89,7 @@ def _items(title: str, costs: list[Items], unit: float) -> Table:
 
 
 def _figure(value: float) -> str:
-    return "" if value == 0 else f"{value:.0f}" if value >= 99.5 else f"{value:.3g}" if value >= 0.01 else "0.00"
+    return "" if value == 0 else f"{value:.0f}" if value >= 99.5 else f"{value:.3g}" if value >= 0.001 else "0.000"
 
 
 def _apart(front: list[Predicted], best: Predicted) -> list[Predicted]:

@@ -99,15 +99,21 @@ class Scale:
     efficiency: float | None = None
 
 
-def scaling(question: Question, smallest: int = 8) -> Iterator[Scale]:
-    """The best layout on each power of two from `smallest` to the question's number of devices, and on that."""
+def scaling(question: Question, smallest: int = 8) -> list[Scale]:
+    """The best layout on each power of two from `smallest` to the question's number of devices, and on that.
+
+    Where a number of devices has too little memory, smaller ones have, and are not searched.
+    """
     counts = [2**n for n in range(15) if smallest <= 2**n < question.gpus] if question.gpus > smallest else []
-    first: float | None = None
-    for gpus in (*counts, question.gpus):
-        best = answer(replace(question, gpus=gpus), refined=KEPT).best
-        if best is None:
-            yield Scale(gpus, None)
-            continue
-        speed = 1 / best.seconds / gpus
-        first = first or speed
-        yield Scale(gpus, best, speed / first)
+    best: dict[int, Choice] = {}
+    for gpus in (question.gpus, *reversed(counts)):
+        found = answer(replace(question, gpus=gpus), refined=KEPT)
+        if found.best is not None:
+            best[gpus] = found.best
+        elif found.found.smallest is not None:
+            break
+    speeds = {gpus: 1 / choice.seconds / gpus for gpus, choice in best.items()}
+    first = speeds[min(speeds)] if speeds else 1.0
+    return [
+        Scale(gpus, best.get(gpus), speeds[gpus] / first if gpus in best else None) for gpus in (*counts, question.gpus)
+    ]

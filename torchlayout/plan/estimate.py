@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchlayout.model.count import flops_per_token
 from torchlayout.plan.block import Blocks
-from torchlayout.plan.memory import GIB, Memory, rank_memories, worst_memory
+from torchlayout.plan.memory import GIB, Memory, fits, rank_memories, worst_memory
 from torchlayout.plan.play import played_step_time
 from torchlayout.plan.step import StepTime, step_time
 
@@ -54,7 +54,10 @@ class Estimate:
 
     def fits(self, margin_gib: float = 0.0) -> bool:
         """Whether the worst rank leaves so much memory of the device free."""
-        return self.memory.bytes + margin_gib * GIB <= self.capacity_bytes
+        budget = self.capacity_bytes - margin_gib * GIB
+        if "memory" in self.__dict__:
+            return self.memory.bytes <= budget
+        return fits(self.blocks, self.job, budget)
 
 
 class Machine:

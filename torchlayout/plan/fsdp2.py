@@ -30,6 +30,16 @@ def worst_own_memory(blocks: Blocks, job: Job) -> Memory:
     return _memory(phases, *max(found, key=lambda pair: _static(phases, pair[0]) + _bytes(pair[1])))
 
 
+def own_fits(blocks: Blocks, job: Job, budget: float) -> bool:
+    """Whether no rank needs more bytes than the budget; looks no further than at the first that does."""
+    phases = Phases(blocks, job)
+    left = (budget - base_bytes(blocks, job)) / blocks.calibration.memory.fragmentation
+    return all(
+        (static := _static(phases, held)) <= left and static + _bytes(_fullest(phases, held)) <= left
+        for held in held_by_ranks(blocks, job)
+    )
+
+
 def _fullest(phases: Phases, held: Held) -> Use:
     """What ranks need besides parameters and optimizer states where they need most."""
     job = phases.job

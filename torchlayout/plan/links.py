@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torchlayout.hardware import Hardware
@@ -15,8 +14,7 @@ RING_STEPS = 32
 """Beyond so many steps of a ring, collectives go by trees, and latency hardly grows."""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Ranks that talk: how many, how many of them share a node, and over how many nodes they reach."""
 
     size: int
@@ -38,10 +36,21 @@ class Links:
         self.hardware = hardware
         self.inside_bandwidth = hardware.intra_node_bandwidth * self.numbers.tensor_efficiency
         self.hop_bandwidth = hardware.inter_node_bandwidth * self.numbers.hop_efficiency
+        self._groups: dict[tuple[int, int], Group] = {}
+        self._prices: dict[Group, tuple[float, float]] = {}
 
     def group(self, size: int, stride: int) -> Group:
         """The group of `size` ranks, `stride` apart."""
-        return Group.of(size, stride, self.hardware.gpus_per_node)
+        key = (size, stride)
+        if key not in self._groups:
+            self._groups[key] = Group.of(size, stride, self.hardware.gpus_per_node)
+        return self._groups[key]
+
+    def _price(self, group: Group) -> tuple[float, float]:
+        """(bandwidth, latency) of a group."""
+        if group not in self._prices:
+            self._prices[group] = (self.bandwidth(group), self.latency(group))
+        return self._prices[group]
 
     def bandwidth(self, group: Group) -> float:
         """Bus bandwidth of a ring over a group, when every rank of a node is in such a group at once."""
@@ -64,13 +73,15 @@ class Links:
         """Seconds of an all-gather or a reduce-scatter whose whole tensor has so many bytes."""
         if group.size == 1:
             return 0.0
-        return whole_bytes * (group.size - 1) / group.size / self.bandwidth(group) + self.latency(group)
+        bandwidth, latency = self._price(group)
+        return whole_bytes * (group.size - 1) / group.size / bandwidth + latency
 
     def all_reduce(self, whole_bytes: float, group: Group) -> float:
         """Seconds of an all-reduce of so many bytes."""
         if group.size == 1:
             return 0.0
-        return 2 * whole_bytes * (group.size - 1) / group.size / self.bandwidth(group) + self.latency(group)
+        bandwidth, latency = self._price(group)
+        return 2 * whole_bytes * (group.size - 1) / group.size / bandwidth + latency
 
     def hop(self, sent_bytes: float) -> float:
         """Seconds of a transfer to the next pipeline rank."""

@@ -72,6 +72,15 @@ def worst_memory(blocks: Blocks, job: Job) -> Memory:
     return max((account.of(held) for held in fullest.values()), key=lambda memory: memory.bytes)
 
 
+def fits(blocks: Blocks, job: Job, budget: float) -> bool:
+    """Whether the rank that needs most needs no more bytes than the budget."""
+    if blocks.software.account == "exact":
+        from torchlayout.plan.fsdp2 import own_fits
+
+        return own_fits(blocks, job, budget)
+    return worst_memory(blocks, job).bytes <= budget
+
+
 def base_bytes(blocks: Blocks, job: Job) -> float:
     """What the context, libraries and communication take whatever is computed."""
     numbers, layout = blocks.calibration.memory, job.layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchlayout.plan.block import Blocks, soft_maximum
 from torchlayout.plan.job import WIDTH
@@ -34,36 +34,46 @@ def shard_group(blocks: Blocks, job: Job) -> Group:
 
 
 def shard_seconds(blocks: Blocks, job: Job, stage: Stage, time: StageTime) -> float:
-    """What FSDP's gathers and scatters add to a step: what computing does not hide, and what hiding costs.
-
-    zero3 gathers each block before its forward and before its backward, zero2 before its forward, and both reduce
-    after each backward; under a pipeline and with zero1 each happens once a step.
-    """
-    layout, software = job.layout, blocks.software
+    """What FSDP's gathers and reductions add to a step: what computing does not hide, and what hiding costs."""
+    layout, software, links = job.layout, blocks.software, blocks.links
     group = shard_group(blocks, job)
-    if group.size == 1 or (layout.zero == 1 and not software.fully_sharded):
+    if not software.fully_sharded or group.size * layout.replicate == 1:
         return 0.0
-    gathers, scatters, rounds = _gathers(job)
-    links, block = blocks.links, blocks.block(job)
-    held = blocks.shape(job).matrices / layout.tensor
+    held, wide = blocks.shape(job).matrices / layout.tensor, reduce_bytes(blocks, job)
     gather = links.gather(software.parameter_bytes * held, group)
-    scatter = links.gather(reduce_bytes(blocks, job) * held, group)
+    scatter = links.gather(wide * held, group)
     if layout.replicate > 1:
         replicas = links.group(layout.replicate, layout.tensor * layout.context * layout.shard)
-        scatter += links.all_reduce(reduce_bytes(blocks, job) * held / group.size, replicas)
+        scatter += links.all_reduce(wide * held / group.size, replicas)
+    block, rounds = blocks.block(job), _rounds(job)
     again = block.recompute.total * stage.recomputed / max(1, stage.layers)
-    forward = hidden(blocks, block.forward.total, gather)
-    backward = hidden(blocks, block.backward.total + again, scatter + (gathers - 1) * gather)
-    rest = (owned(blocks, job, stage) - stage.layers * held) / held
-    ends = (gather + scatter) * (1 + rest)
-    return rounds * (stage.layers * (forward + backward) + ends)
+    ends = 1 + (owned(blocks, job, stage) - stage.layers * held) / held
+    # Each block's communication runs beside its own computing; what is first and last, and the ends, beside nothing.
+    forward = stage.layers * hidden(blocks, block.forward.total, gather) + ends * gather
+    backward = block.backward.total + again
+    gathered, reduced = min(rounds.backward_gathers, rounds.reductions), rounds.reductions
+    both = hidden(blocks, backward, gather + scatter)
+    alone = hidden(blocks, backward, gather) * (rounds.backward_gathers - gathered)
+    alone += hidden(blocks, backward, scatter) * (reduced - gathered)
+    return rounds.forward_gathers * forward + stage.layers * (gathered * both + alone) + reduced * ends * scatter
 
 
-def _gathers(job: Job) -> tuple[int, int, int]:
-    """(gathers, scatters, times a step) of each block."""
-    layout = job.layout
+class Rounds(NamedTuple):
+    """How often in a step each block is gathered before its forward and before its backward, and reduced."""
+
+    forward_gathers: int
+    backward_gathers: int
+    reductions: int
+
+
+def _rounds(job: Job) -> Rounds:
+    """zero3 gathers in each micro-batch, before forward and backward; zero2 before forward, under a pipeline once a step;
+    zero1 once a step. Gradients are reduced in each micro-batch, under a pipeline and with zero1 once a step."""
+    layout, m = job.layout, job.micro_batches
     once = layout.zero == 1 or layout.pipeline > 1
-    return (2 if layout.zero == 3 else 1), 1, (1 if once else job.micro_batches)
+    if layout.zero == 3:
+        return Rounds(m, m, 1 if once else m)
+    return Rounds(1 if once else m, 0, 1 if once else m)
 
 
 def hidden(blocks: Blocks, computing: float, sending: float) -> float:
@@ -83,7 +93,7 @@ def reduce_seconds(blocks: Blocks, job: Job, stage: Stage, time: StageTime) -> f
     layout, software, links = job.layout, blocks.software, blocks.links
     if layout.data_ranks * layout.context == 1:
         return 0.0
-    if software.fully_sharded and layout.shard * layout.context > 1:
+    if software.fully_sharded:
         return 0.0
     group = links.group(layout.data_ranks * layout.context, layout.tensor)
     held, wide = owned(blocks, job, stage), reduce_bytes(blocks, job)
