@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 from torchlayout.config import Config
-from torchlayout.plan.answer import answer
-from torchlayout.plan.ask import ask
-from torchlayout.plan.question import Question
-from torchlayout.plan.space import trunks
+from torchlayout.plan.search.answer import answer
+from torchlayout.plan.search.ask import ask
+from torchlayout.plan.search.question import Question
+from torchlayout.plan.search.space import trunks
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "llama3-405b_16384gpu.toml"

@@ -16,8 +16,8 @@ from harness.launch import torchrun
 from torchlayout.cli import main
 from torchlayout.config import Config
 from torchlayout.layout import Layout
-from torchlayout.plan.conventions import CONVENTIONS
-from torchlayout.plan.document import Plan, schema, validated
+from torchlayout.plan.search.conventions import CONVENTIONS
+from torchlayout.plan.search.document import Plan, schema, validated
 
 ROOT = Path(__file__).parents[2]
 FEW = ("--fix", "schedule=1f1b", "--fix", "recompute=none,ckpt")
@@ -112,7 +112,9 @@ def test_json_is_of_the_published_schema_and_its_items_sum_up(file: Path, capsys
 
 def test_the_published_schema_is_that_of_the_code() -> None:
     published = json.loads((ROOT / "docs" / "plan.schema.json").read_text())
-    write_it_again = "import json; from torchlayout.plan.document import schema; print(json.dumps(schema(), indent=2))"
+    write_it_again = (
+        "import json; from torchlayout.plan.search.document import schema; print(json.dumps(schema(), indent=2))"
+    )
     assert published == schema(), f"python -c '{write_it_again}' > docs/plan.schema.json"
 
 

@@ -7,12 +7,12 @@ from typing import Any
 from torchlayout.config import ModelConfig
 from torchlayout.hardware import Hardware
 from torchlayout.layout import Layout
-from torchlayout.plan.block import Blocks
 from torchlayout.plan.calibration import Calibration
 from torchlayout.plan.job import Job
-from torchlayout.plan.memory import Memory, rank_memories
-from torchlayout.plan.question import KERNELS
+from torchlayout.plan.memory.peak import Memory, rank_memories
+from torchlayout.plan.search.question import KERNELS
 from torchlayout.plan.software import Software
+from torchlayout.plan.time.block import Blocks
 
 
 def own_blocks(device: str, precision: str = "bf16") -> Blocks:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchlayout.plan.measured import COLUMNS, OPTIONAL, Run, read_runs
-from torchlayout.plan.memory import GIB
-from torchlayout.plan.predict import Prediction
+from torchlayout.plan.measured.predict import Prediction
+from torchlayout.plan.measured.runs import COLUMNS, OPTIONAL, Run, read_runs
+from torchlayout.plan.memory.peak import GIB
 
 MEASURED = Path(__file__).parents[3] / "shared" / "measured"
 """Beside the repository: the files belong to their authors and never go into it."""

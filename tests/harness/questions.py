@@ -10,8 +10,8 @@ from torchlayout.hardware import Hardware
 from torchlayout.layout import Layout
 from torchlayout.plan.calibration import Calibration
 from torchlayout.plan.estimate import Machine
-from torchlayout.plan.limits import Limits
-from torchlayout.plan.question import Question
+from torchlayout.plan.search.limits import Limits
+from torchlayout.plan.search.question import Question
 from torchlayout.plan.software import Software
 
 MODEL = {

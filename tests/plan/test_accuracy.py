@@ -8,11 +8,11 @@ import pytest
 from harness.measured_rows import prediction, published, runs_of, write_rows
 from torchlayout.cli import main
 from torchlayout.errors import InputError
-from torchlayout.plan.accuracy import Accuracy, LeftOut, judge, method, schema
 from torchlayout.plan.calibration import Calibration
 from torchlayout.plan.estimate import Estimate, Machine
 from torchlayout.plan.job import Job
-from torchlayout.plan.measured import read_runs
+from torchlayout.plan.measured.accuracy import Accuracy, LeftOut, judge, method, schema
+from torchlayout.plan.measured.runs import read_runs
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,7 +107,7 @@ class TestCommand:
 
     def test_the_published_schema_is_that_of_the_code(self) -> None:
         file = ROOT / "docs" / "plan-accuracy.schema.json"
-        write_it_again = "import json; from torchlayout.plan.accuracy import schema; "
+        write_it_again = "import json; from torchlayout.plan.measured.accuracy import schema; "
         write_it_again += "print(json.dumps(schema(), indent=2))"
         assert json.loads(file.read_text()) == schema(), (
             f"python -c '{write_it_again}' > docs/plan-accuracy.schema.json"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from harness.measured_rows import prediction, runs_of
-from torchlayout.plan.confusion import Confusion, confusions, peak_errors
-from torchlayout.plan.predict import Prediction
+from torchlayout.plan.measured.confusion import Confusion, confusions, peak_errors
+from torchlayout.plan.measured.predict import Prediction
 
 
 class TestConfusion:

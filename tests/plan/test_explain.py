@@ -7,13 +7,13 @@ import pytest
 
 from harness.questions import MODEL, question
 from torchlayout.layout import Layout
-from torchlayout.plan import tell
-from torchlayout.plan.answer import answer
-from torchlayout.plan.change import changes, scaling
 from torchlayout.plan.estimate import GIB
-from torchlayout.plan.explain import explain, items
-from torchlayout.plan.nothing import why_nothing
-from torchlayout.plan.question import Question
+from torchlayout.plan.search import tell
+from torchlayout.plan.search.answer import answer
+from torchlayout.plan.search.change import changes, scaling
+from torchlayout.plan.search.explain import explain, items
+from torchlayout.plan.search.nothing import why_nothing
+from torchlayout.plan.search.question import Question
 
 FEW = ("schedule=1f1b", "recompute=none,ckpt", "sp=true")
 

@@ -12,11 +12,11 @@ from harness.measured_rows import published, runs_of, write_rows
 from torchlayout.cli import main
 from torchlayout.errors import InputError
 from torchlayout.plan.calibration import PARTS, Calibration, replaced, spreads, values
-from torchlayout.plan.crossed import crossed
-from torchlayout.plan.fit import Fit, Number, fit, free_numbers, usable
-from torchlayout.plan.measured import Run, read_runs
-from torchlayout.plan.memory import GIB
-from torchlayout.plan.predict import Machines, peak_bytes_of, predict, reserved_bytes_of, seconds_of
+from torchlayout.plan.measured.crossed import crossed
+from torchlayout.plan.measured.fit import Fit, Number, fit, free_numbers, usable
+from torchlayout.plan.measured.predict import Machines, peak_bytes_of, predict, reserved_bytes_of, seconds_of
+from torchlayout.plan.measured.runs import Run, read_runs
+from torchlayout.plan.memory.peak import GIB
 
 needs_scipy = pytest.mark.skipif(find_spec("scipy") is None, reason="fitting needs torchlayout[plan]")
 PLANTED = {"compute.gemm_efficiency": 0.72, "links.hop_efficiency": 0.1}
@@ -81,9 +81,9 @@ class TestPlanted:
         assert mixed == clean
 
     def test_memory_is_fitted_on_peaks(self, tmp_path: Path) -> None:
-        rows = planted(tmp_path, {"memory.fragmentation": 1.12})
-        numbers = fitted(runs_of(tmp_path / "a.csv", rows), "memory.fragmentation")
-        assert numbers["memory.fragmentation"].fitted == pytest.approx(1.12, rel=0.01)
+        rows = planted(tmp_path, {"memory.logit_bytes": 25.0})
+        numbers = fitted(runs_of(tmp_path / "a.csv", rows), "memory.logit_bytes")
+        assert numbers["memory.logit_bytes"].fitted == pytest.approx(25.0, rel=0.02)
 
     @pytest.mark.parametrize(("status", "sign"), [("oom", 1), ("ok", -1)])
     def test_verdicts_alone_move_memory_to_their_side(self, tmp_path: Path, status: str, sign: int) -> None:
@@ -269,7 +269,7 @@ def test_on_a_sheet_of_the_study_a_fit_halves_the_error_of_the_priors() -> None:
     rows = usable(runs)
 
     def median(calibration: Calibration) -> float:
-        from torchlayout.plan.accuracy import method
+        from torchlayout.plan.measured.accuracy import method
 
         errors = method(predict(rows, Machines(calibration))[0], 4.0).time
         assert errors is not None

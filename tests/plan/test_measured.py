@@ -12,10 +12,10 @@ from harness.measured_rows import ROW, published, runs_of, write_rows
 from torchlayout.errors import InputError
 from torchlayout.hardware import Hardware
 from torchlayout.layout import Layout
-from torchlayout.plan.choose import choose
-from torchlayout.plan.measured import COLUMNS, read_runs
-from torchlayout.plan.metrics import quantile
-from torchlayout.plan.predict import model_flops
+from torchlayout.plan.measured.choose import choose
+from torchlayout.plan.measured.metrics import quantile
+from torchlayout.plan.measured.predict import model_flops
+from torchlayout.plan.measured.runs import COLUMNS, read_runs
 from torchlayout.plan.software import Software
 
 

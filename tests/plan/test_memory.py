@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from harness.prices import job, layouts, machine
 from torchlayout.layout import Layout
-from torchlayout.plan.flight import in_flight
-from torchlayout.plan.memory import ITEMS, rank_memories, worst_memory
+from torchlayout.plan.memory.flight import in_flight
+from torchlayout.plan.memory.peak import ITEMS, rank_memories, worst_memory
 from torchlayout.plan.software import names as profiles
-from torchlayout.plan.stages import stages
+from torchlayout.plan.time.stages import stages
 from torchlayout.schedule import actions, timeline
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchlayout.plan.metrics import Errors, quantile, ranks, robust_spread, spearman
+from torchlayout.plan.measured.metrics import Errors, quantile, ranks, robust_spread, spearman
 
 
 def test_errors() -> None:

@@ -18,10 +18,10 @@ from torchlayout.errors import InputError
 from torchlayout.layout import Layout
 from torchlayout.layout.words import CONTEXT_METHODS, NORMS, SCHEDULES, ZERO_BUBBLE_SCHEDULES
 from torchlayout.model.count import parameters
-from torchlayout.plan.block import Blocks
 from torchlayout.plan.job import WIDTH, Job
-from torchlayout.plan.memory import ITEMS, Memory, rank_memories, worst_memory
-from torchlayout.plan.question import KERNELS
+from torchlayout.plan.memory.peak import ITEMS, Memory, rank_memories, worst_memory
+from torchlayout.plan.search.question import KERNELS
+from torchlayout.plan.time.block import Blocks
 
 MODEL = ModelConfig(
     vocab_size=32000,

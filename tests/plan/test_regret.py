@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from harness.measured_rows import prediction, runs_of
-from torchlayout.plan.baselines import BLIND_MFU, baselines, rule_of_thumb, scaled
 from torchlayout.plan.calibration import Calibration
-from torchlayout.plan.predict import Machines, Prediction, predict
-from torchlayout.plan.regret import Regret, fastest
+from torchlayout.plan.measured.baselines import BLIND_MFU, baselines, rule_of_thumb, scaled
+from torchlayout.plan.measured.predict import Machines, Prediction, predict
+from torchlayout.plan.measured.regret import Regret, fastest
 
 
 class TestRegret:

@@ -8,9 +8,9 @@ import pytest
 from harness.measured_rows import runs_of
 from torchlayout.errors import InputError
 from torchlayout.plan.calibration import Calibration
-from torchlayout.plan.memory import GIB
-from torchlayout.plan.predict import Machines, peak_bytes_of
-from torchlayout.plan.residuals import Residuals, pseudo_huber
+from torchlayout.plan.measured.predict import Machines, peak_bytes_of
+from torchlayout.plan.measured.residuals import Residuals, pseudo_huber
+from torchlayout.plan.memory.peak import GIB
 
 
 def test_each_row_tells_what_it_has(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_row_that_is_no_job_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(machine: object, job: object) -> float:
         raise InputError("it can't be")
 
-    monkeypatch.setattr("torchlayout.plan.residuals.peak_bytes_of", refuse)
+    monkeypatch.setattr("torchlayout.plan.measured.residuals.peak_bytes_of", refuse)
     with pytest.raises(InputError, match=r"a\.csv line 2: it can't be; leave it out"):
         Residuals(runs_of(tmp_path / "a.csv", [{}]))
 

@@ -8,13 +8,13 @@ import pytest
 from harness.questions import enumerated, question
 from torchlayout.errors import InputError
 from torchlayout.layout import Layout
-from torchlayout.plan.answer import answer
-from torchlayout.plan.conventions import MOST_VIRTUAL_STAGES, RECOMPUTES, SCHEDULES
 from torchlayout.plan.estimate import Machine
-from torchlayout.plan.limits import Limits
-from torchlayout.plan.question import Question
-from torchlayout.plan.search import LESS, SLOWEST, floor_seconds, search
-from torchlayout.plan.space import trunks
+from torchlayout.plan.search.answer import answer
+from torchlayout.plan.search.best import LESS, SLOWEST, floor_seconds, search
+from torchlayout.plan.search.conventions import MOST_VIRTUAL_STAGES, RECOMPUTES, SCHEDULES
+from torchlayout.plan.search.limits import Limits
+from torchlayout.plan.search.question import Question
+from torchlayout.plan.search.space import trunks
 
 Price = tuple[float, float]
 CONVENTIONS: dict[str, Any] = {

@@ -10,10 +10,10 @@ from harness.prices import A100, job, layouts, machine
 from torchlayout.errors import InputError
 from torchlayout.layout import Layout
 from torchlayout.plan.calibration import Calibration, replaced
-from torchlayout.plan.kernels import Kernels
-from torchlayout.plan.links import Group, Links
 from torchlayout.plan.software import Software
 from torchlayout.plan.software import names as profiles
+from torchlayout.plan.time.kernels import Kernels
+from torchlayout.plan.time.links import Group, Links
 
 FREE_LINKS = replaced(
     Calibration(),
@@ -87,8 +87,8 @@ def test_closed_form_and_played_schedule_are_near_on_every_schedule(schedule: st
 
 
 def test_a_played_schedule_of_many_micro_batches_is_continued_from_its_steady_state() -> None:
-    from torchlayout.plan.pipeline import pipeline_of
-    from torchlayout.plan.play import _makespan, _played
+    from torchlayout.plan.time.pipeline import pipeline_of
+    from torchlayout.plan.time.play import _makespan, _played
 
     asked = job("pp4-fsdp2", batch=1024)
     times = pipeline_of(machine().blocks, asked).times
@@ -160,9 +160,7 @@ def test_a_factor_beyond_a_node_costs_more_than_one_inside() -> None:
 
 
 def test_an_unknown_profile_or_calibration_is_one_sentence() -> None:
-    with pytest.raises(
-        InputError, match=r'software "nanotrn" is neither a profile nor .*; did you mean nanotron'
-    ):
+    with pytest.raises(InputError, match=r'software "nanotrn" is neither a profile nor .*; did you mean nanotron'):
         Software.load("nanotrn")
     with pytest.raises(InputError, match=r'calibration "h100" is neither shipped nor a .toml file; .*legal: priors'):
         Calibration.load("h100")

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from torchlayout.cli import plan_accuracy
 from torchlayout.errors import InputError
 from torchlayout.layout.words import nearest
-from torchlayout.plan.conventions import EPILOG
+from torchlayout.plan.search.conventions import EPILOG
 
 LAYOUTS = "layouts"
 """The command that is meant where no other is named."""
@@ -89,13 +89,13 @@ def layouts(
 
     from torchlayout.config import Config
     from torchlayout.layout import Layout
-    from torchlayout.plan import tell
-    from torchlayout.plan.answer import answer
-    from torchlayout.plan.ask import ask
-    from torchlayout.plan.change import changes
-    from torchlayout.plan.change import scaling as scales
-    from torchlayout.plan.explain import explain as explain_layout
-    from torchlayout.plan.write import check_target, write_config
+    from torchlayout.plan.search import tell
+    from torchlayout.plan.search.answer import answer
+    from torchlayout.plan.search.ask import ask
+    from torchlayout.plan.search.change import changes
+    from torchlayout.plan.search.change import scaling as scales
+    from torchlayout.plan.search.explain import explain as explain_layout
+    from torchlayout.plan.search.write import check_target, write_config
 
     config = Config.load(file, assignments or ())
     question = ask(config, gpus, hardware, software, calibration, margin_gib, fix or ())

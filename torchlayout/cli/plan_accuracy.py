@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from torchlayout.plan.calibration import Calibration
-    from torchlayout.plan.measured import Run
+    from torchlayout.plan.measured.runs import Run
 
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILES...", help="CSV files of measured runs.", show_default=False)
@@ -63,10 +63,10 @@ def accuracy(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/plan-accuracy.schema.json).")] = False,
 ) -> None:
     """Compare the planner with measured runs: step time, ranking, memory, picks; and what needs no planner."""
-    from torchlayout.plan.accuracy import Accuracy, judge
+    from torchlayout.plan.measured.accuracy import Accuracy, judge
 
     if plot is not None:
-        from torchlayout.plan.figure import check_figure, write_figure
+        from torchlayout.plan.measured.figure import check_figure, write_figure
 
         check_figure(plot)
     runs = _runs(files, hardware, software, only, leave_out)
@@ -117,7 +117,7 @@ def fit(
     """Fit the numbers of a calibration to measured runs by robust least squares with priors."""
     from torchlayout.cli.plan_accuracy_tables import print_fit, print_folds
     from torchlayout.errors import InputError
-    from torchlayout.plan import fit as fitting
+    from torchlayout.plan.measured import fit as fitting
 
     if out is not None and out.suffix != ".toml":
         raise InputError(f"--out {out} is no name of a calibration; legal: FILE.toml")
@@ -126,7 +126,7 @@ def fit(
     numbers, base = fitting.free_numbers(free), _calibration(calibration)
     rows = fitting.usable(_runs(files, hardware, software, only, leave_out))
     if cross is not None:
-        from torchlayout.plan.crossed import crossed
+        from torchlayout.plan.measured.crossed import crossed
 
         print_folds(cross, crossed(rows, cross, numbers, base))
     if out is not None:
@@ -144,8 +144,8 @@ def _runs(
     files: list[Path], hardware: str | None, software: str | None, only: list[str] | None, leave_out: list[str] | None
 ) -> list[Run]:
     from torchlayout.hardware import Hardware
-    from torchlayout.plan.choose import choose
-    from torchlayout.plan.measured import read_runs
+    from torchlayout.plan.measured.choose import choose
+    from torchlayout.plan.measured.runs import read_runs
     from torchlayout.plan.software import Software
 
     device = None if hardware is None else Hardware.load(hardware)

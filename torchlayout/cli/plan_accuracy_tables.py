@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from torchlayout.plan.accuracy import Accuracy, Method, Sheet
-    from torchlayout.plan.confusion import Confusion
-    from torchlayout.plan.crossed import Fold
-    from torchlayout.plan.fit import Fit
-    from torchlayout.plan.metrics import Errors
-    from torchlayout.plan.regret import Regret
+    from torchlayout.plan.measured.accuracy import Accuracy, Method, Sheet
+    from torchlayout.plan.measured.confusion import Confusion
+    from torchlayout.plan.measured.crossed import Fold
+    from torchlayout.plan.measured.fit import Fit
+    from torchlayout.plan.measured.metrics import Errors
+    from torchlayout.plan.measured.regret import Regret
 
 UNLIMITED = 10_000  # columns, where nobody's screen limits them
 METHOD = ("rows", "median", "p90", "mean", "worst", "bias", "Spearman", "in groups")

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from torchlayout.plan.document import Asked, Explained, Items, Plan, Predicted, Scaled, WhatIf
+from torchlayout.plan.search.document import Asked, Explained, Items, Plan, Predicted, Scaled, WhatIf
 
 GIB = 2**30
 MOST_RANKS = 8

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchlayout.model.count import flops_per_token
-from torchlayout.plan.block import Blocks
-from torchlayout.plan.memory import GIB, Memory, fits, rank_memories, worst_memory
-from torchlayout.plan.play import played_step_time
-from torchlayout.plan.step import StepTime, step_time
+from torchlayout.plan.memory.peak import GIB, Memory, fits, rank_memories, worst_memory
+from torchlayout.plan.time.block import Blocks
+from torchlayout.plan.time.play import played_step_time
+from torchlayout.plan.time.step import StepTime, step_time
 
 if TYPE_CHECKING:
     from torchlayout.hardware import Hardware

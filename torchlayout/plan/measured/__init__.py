@@ -1,0 +1,1 @@
+"""Measured runs of other people: read, predicted, judged, and fitted on."""

@@ -1,0 +1,1 @@
+"""The best layouts of a question, why others are not, and how the answer is told."""
