@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
@@ -10,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from torchlayout.errors import InputError
 from torchlayout.files import read_toml
+from torchlayout.hardware import Hardware
 from torchlayout.layout.words import nearest
 from torchlayout.tables import Section, sentences, shown
 
@@ -198,7 +201,7 @@ class Calibration(Section):
         if name == "priors":
             return cls()
         if name in names():
-            return _read(SHIPPED / f"{name}.toml")
+            return _shipped(name)
         if name.endswith(".toml"):
             return _read(Path(name))
         raise InputError(
@@ -206,12 +209,16 @@ class Calibration(Section):
         )
 
     @classmethod
-    def of(cls, software: str, hardware: str) -> Calibration:
-        """The shipped calibration of a stack on a device, that of the stack on another device, or the priors."""
-        shipped = [cls.load(name) for name in names()]
-        of_stack = [calibration for calibration in shipped if calibration.software == software]
-        exact = [calibration for calibration in of_stack if calibration.hardware == hardware]
-        return next(iter([*exact, *of_stack]), cls())
+    def of(cls, software: str, hardware: Hardware) -> Calibration:
+        """The shipped calibration of a stack on a device, else on the device whose peak is nearest, or the priors."""
+        of_stack = [found for name in names() if (found := cls.load(name)).software == software]
+        peak = hardware.peak("bf16") or max(hardware.peak_flops.values())
+
+        def distance(calibration: Calibration) -> tuple[bool, float]:
+            other = Hardware.load(calibration.hardware).peak("bf16") or peak
+            return calibration.hardware != hardware.name, abs(math.log(other / peak))
+
+        return min(of_stack, key=distance, default=cls())
 
 
 PARTS: dict[str, type[Section]] = {
@@ -248,6 +255,12 @@ def replaced(calibration: Calibration, numbers: dict[str, float]) -> Calibration
     return calibration.model_copy(update=parts)
 
 
+@cache
+def _shipped(name: str) -> Calibration:
+    return _read(SHIPPED / f"{name}.toml")
+
+
+@cache
 def names() -> tuple[str, ...]:
     """Names of the calibrations that are shipped."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))

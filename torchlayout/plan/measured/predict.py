@@ -66,7 +66,7 @@ class Machines:
         """The machine that a run ran on."""
         key = (run.hardware.name, run.software.name, run.job.precision)
         if key not in self._known:
-            calibration = self.calibration or Calibration.of(run.software.name, run.hardware.name)
+            calibration = self.calibration or Calibration.of(run.software.name, run.hardware)
             self._known[key] = Machine(run.hardware, run.software, calibration, run.job.precision)
         return self._known[key]
 

@@ -42,5 +42,5 @@ def ask(
             f"--margin-gib {margin_gib:g} leaves nothing of the {device.memory_gib:g} GiB of {device.name}; "
             f"legal: 0 to below {device.memory_gib:g}"
         )
-    numbers = Calibration.load(calibration) if calibration else Calibration.of(stack.name, device.name)
+    numbers = Calibration.load(calibration) if calibration else Calibration.of(stack.name, device)
     return Question(config, Machine(device, stack, numbers, config.precision.parameters), gpus, margin_gib, limits)
