@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 RING_STEPS = 32
 """Beyond so many steps of a ring, collectives go by trees, and latency hardly grows."""
 
+MOST_NODES = 64
+"""On more nodes nothing was measured: a ring is not taken to slow down any further."""
+
 
 class Group(NamedTuple):
     """Ranks that talk: how many, how many of them share a node, and over how many nodes they reach."""
@@ -58,7 +61,7 @@ class Links:
             return self.inside_bandwidth
         numbers, out = self.numbers, self.hardware.inter_node_bandwidth
         share = numbers.node_efficiency * out * group.inside
-        crowd = 1 + group.nodes / numbers.nodes_at_half
+        crowd = 1 + min(group.nodes, MOST_NODES) / numbers.nodes_at_half
         return min(self.inside_bandwidth, share / crowd)
 
     def latency(self, group: Group) -> float:

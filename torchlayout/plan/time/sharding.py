@@ -51,10 +51,13 @@ def shard_seconds(blocks: Blocks, job: Job, stage: Stage, time: StageTime) -> fl
     # Each block's communication runs beside its own computing; what is first and last, and the ends, beside nothing.
     forward = stage.layers * hidden(blocks, block.forward.total, gather) + ends * gather
     backward = block.backward.total + again
-    gathered, reduced = min(rounds.backward_gathers, rounds.reductions), rounds.reductions
+    reduced = rounds.reductions
+    gathered = min(rounds.backward_gathers, reduced) if layout.pipeline == 1 else 0
     both = hidden(blocks, backward, gather + scatter)
     alone = hidden(blocks, backward, gather) * (rounds.backward_gathers - gathered)
-    alone += hidden(blocks, backward, scatter) * (reduced - gathered)
+    # torch's stages reduce when the last backward is through.
+    beside = backward if layout.pipeline == 1 else 0.0
+    alone += hidden(blocks, beside, scatter) * (reduced - gathered)
     return rounds.forward_gathers * forward + stage.layers * (gathered * both + alone) + reduced * ends * scatter
 
 
