@@ -46,10 +46,24 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a text file so that a reader, or the next start after a crash, sees the old one or the new one whole."""
+    check_writable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}.half")
-    with half.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    half.replace(path)
+    try:
+        with half.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    except OSError:
+        half.unlink(missing_ok=True)
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """Raises InputError where a path has no name, or is something that a file must not take the place of."""
+    if not path.name:
+        raise InputError(f'"{path}" names no file; give the name of one')
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise InputError(f"{path} is {kind} and can't be written over; give the name of a file")

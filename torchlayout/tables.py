@@ -105,6 +105,7 @@ def _key(section: str, location: tuple[str | int, ...]) -> str:
 def _legal_keys(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
     for part in location:
         annotation = model.model_fields[str(part)].annotation
-        inner = [t for t in get_args(annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
-        model = inner[0]
+        # A table, or a table that may be left out.
+        kinds = (annotation, *get_args(annotation))
+        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     return list(model.model_fields)

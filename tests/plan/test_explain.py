@@ -118,8 +118,8 @@ class TestExplain:
         assert said.slower == pytest.approx(said.estimate.time.seconds / best.seconds - 1)
         assert [seconds for _, seconds in said.losses] == sorted((s for _, s in said.losses), reverse=True)
         text = tell.explained(said, 0.0).sentence
-        assert f"; it is {said.slower:.1%} slower than the best, by " in text
-        assert f" s in {said.losses[0][0]}" in text
+        assert f"; it is {said.slower:.1%} slower than the best, with " in text
+        assert f" s more in {said.losses[0][0]}" in text
 
 
 class TestNothing:

@@ -21,10 +21,10 @@ FREE_LINKS = replaced(
         "links.tensor_efficiency": 1e12,
         "links.node_efficiency": 1e12,
         "links.hop_efficiency": 1e12,
-        "links.latency_seconds": 1e-15,
-        "links.node_latency_seconds": 1e-15,
-        "links.hop_seconds": 1e-15,
-        "links.overlap": 1e-15,
+        "links.latency_seconds": 1e-12,
+        "links.node_latency_seconds": 1e-12,
+        "links.hop_seconds": 1e-12,
+        "links.overlap": 1e-12,
     },
 )
 COMMUNICATION = ("tensor", "context", "shard", "hops", "reduce")

@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: list[str] | None) -> int:
     try:
         code = app(args=arguments, prog_name="torchlayout", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who started the command
+            sys.stdout.flush()
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

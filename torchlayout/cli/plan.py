@@ -114,15 +114,17 @@ def layouts(
         if scaling:
             more["scaling"] = tell.scaled(question, scales(question))
     plan = replace(plan, **more)
+    layout = named or (found.best.layout if found.best else None)
+    if write is not None and layout is not None:
+        # Before anything is printed: a reader may leave early.
+        write_config(config, layout, hardware or config.hardware.name, write)
     if as_json:
         print(plan.json())
     else:
         from torchlayout.cli.plan_table import print_plan
 
         print_plan(plan)
-    layout = named or (found.best.layout if found.best else None)
     if write is not None and layout is not None:
-        write_config(config, layout, hardware or config.hardware.name, write)
         print(f"wrote {write} with {layout}", file=sys.stderr if as_json else sys.stdout)
     return 0 if found.choices else 1
 

@@ -38,7 +38,7 @@ SoftwareName = Annotated[
     str | None,
     typer.Option("--software", metavar="NAME|FILE", help="Stack of all rows.", show_default="by the source column"),
 ]
-MarginGib = Annotated[float, typer.Option(metavar="GIB", help="Memory that a pick has to leave free.", min=0)]
+MarginGib = Annotated[float, typer.Option(metavar="GIB", help="Memory that a pick has to leave free.", min=0, max=1024)]
 
 
 def accuracy(

@@ -11,6 +11,8 @@ from torchlayout.plan.search.document import Asked, Explained, Items, Plan, Pred
 GIB = 2**30
 MOST_RANKS = 8
 MOST_COLUMNS = 10
+NAMES_WIDTH, FIGURE_WIDTH = 18, 8
+"""Characters of an item's name and of a figure with what is between them: only whole figures are shown."""
 APART_GIB = 2.0
 CAPTION = "GiB: of the worst rank; ~ within the model's error of the best; * nothing as fast needs less memory"
 
@@ -22,7 +24,7 @@ def print_plan(plan: Plan) -> None:
         console.print(line, style="dim", markup=False)
     if plan.layouts:
         console.print(_layouts(plan.layouts))
-        first = plan.layouts[:MOST_COLUMNS]
+        first = plan.layouts[: min(MOST_COLUMNS, (console.width - NAMES_WIDTH) // FIGURE_WIDTH)]
         console.print(_items("seconds", [layout.time for layout in first], 1.0))
         console.print(_items("GiB", [layout.memory for layout in first], GIB))
         listed = {layout.label for layout in plan.layouts}
@@ -42,7 +44,7 @@ def _head(plan: Plan) -> list[str]:
     return [
         f"{asked.model['parameters'] / 1e9:,.3g} billion parameters, sequences of {asked.sequence_length:,}, "
         f"{asked.global_batch:,} in a step; {_devices(asked)}",
-        f"software {asked.software}; calibration {asked.calibration}, fitted on {asked.fitted_on}",
+        f"software {asked.software}; calibration {asked.calibration}{_of_others(asked)}, fitted on {asked.fitted_on}",
         f"MFU: {asked.flops_convention}, against {asked.peak_flops / 1e12:,.4g} TFLOP/s "
         f"({asked.precision['parameters']})",
         f"{searched.considered:,} legal layouts, {searched.priced:,} priced, {searched.seconds:.1f} s"
@@ -51,9 +53,21 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
+def _of_others(asked: Asked) -> str:
+    """Whose numbers stand in, where they are of another stack or device."""
+    others = [
+        theirs
+        for theirs, ours in ((asked.calibrated_software, asked.software), (asked.calibrated_hardware, asked.hardware))
+        if theirs not in ("", ours)
+    ]
+    return f" (of {' on '.join(others)}, which stands in)" if others else ""
+
+
 def _devices(asked: Asked) -> str:
     return (
-        f"{asked.gpus:,} x {asked.hardware}, {asked.memory_gib:.4g} GiB each, of which {asked.margin_gib:g} stay free"
+        f"{asked.gpus:,} x {asked.hardware}, {asked.memory_gib:.4g} GiB each, of which {asked.margin_gib:g} stay free; "
+        f"nodes of {asked.gpus_per_node}, {asked.intra_node_bandwidth / 1e9:.3g} GB/s a device inside and "
+        f"{asked.inter_node_bandwidth / 1e9:.3g} out"
     )
 
 

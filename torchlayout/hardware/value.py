@@ -28,7 +28,8 @@ FACTS = (
 
 # TOML has arrays only, and a strict model takes no list for a tuple.
 Array = BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
-Rate = Annotated[float, Field(gt=0, le=1e21)]
+Rate = Annotated[float, Field(ge=1e6, le=1e21)]
+Size = Annotated[float, Field(ge=0.01, le=1e6)]
 Side = Annotated[int, Field(ge=1, le=4096)]
 Words = Annotated[tuple[str, ...], Array]
 
@@ -44,7 +45,7 @@ class Hardware(Section):
     """Regular expressions, one of which is the whole name that the driver reports; or none; case does not matter."""
     peak_flops: dict[str, Rate]
     """FLOP/s of dense matrix products by format, in matrix units where it has them; fp32 without TF32."""
-    memory_gib: Rate
+    memory_gib: Size
     """Memory of the device in GiB, as the driver reports it or a little less."""
     memory_bandwidth: Rate
     """Bytes/s of the device's memory."""

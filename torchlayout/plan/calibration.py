@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from torchlayout.errors import InputError
 from torchlayout.files import read_toml
@@ -27,18 +27,24 @@ class Spread:
 
 
 # Physics or a datasheet leaves little room.
-Known = Annotated[float, Field(gt=0, le=1e15), Spread(0.1)]
+Known = Annotated[float, Field(ge=1e-12, le=1e12), Spread(0.1)]
 # The mechanism is known, its size roughly.
-Likely = Annotated[float, Field(gt=0, le=1e15), Spread(0.3)]
+Likely = Annotated[float, Field(ge=1e-12, le=1e12), Spread(0.3)]
 # It depends on the stack and its environment.
-Unsure = Annotated[float, Field(gt=0, le=1e15), Spread(0.7)]
+Unsure = Annotated[float, Field(ge=1e-12, le=1e12), Spread(0.7)]
 # Hardly more than its order of magnitude is known.
-Wide = Annotated[float, Field(gt=0, le=1e15), Spread(1.2)]
+Wide = Annotated[float, Field(ge=1e-12, le=1e12), Spread(1.2)]
 # An accounting identity, but for roundings.
-Nearly = Annotated[float, Field(gt=0, le=1e15), Spread(0.02)]
+Nearly = Annotated[float, Field(ge=1e-12, le=1e12), Spread(0.02)]
 
 
-class Compute(Section):
+class Numbers(Section):
+    """A table of fitted numbers; nothing shows their docstrings, and reading them would take time at each start."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
+class Compute(Numbers):
     """Matrix products, attention and element-wise work."""
 
     gemm_efficiency: Known = 0.85
@@ -81,7 +87,7 @@ class Compute(Section):
     """What torch.compile leaves of element-wise traffic."""
 
 
-class Launch(Section):
+class Launch(Numbers):
     """The CPU that launches kernels, and work that does not grow with anything."""
 
     block_seconds: Unsure = 0.9e-3
@@ -110,7 +116,7 @@ class Launch(Section):
     """Added to each step for each block of the rank: launches of the optimizer."""
 
 
-class Links(Section):
+class Links(Numbers):
     """What collectives reach of the links."""
 
     tensor_efficiency: Known = 0.61
@@ -131,7 +137,7 @@ class Links(Section):
     """What hidden communication still costs: slows the work it hides behind by this part of itself."""
 
 
-class State(Section):
+class State(Numbers):
     """The optimizer's step."""
 
     owned_bytes: Likely = 60.0
@@ -140,7 +146,7 @@ class State(Section):
     """Traffic of clipping, scaling and copies, bytes a parameter that the rank holds."""
 
 
-class Memory(Section):
+class Memory(Numbers):
     """Bytes that formulas alone do not give."""
 
     eager_norm_bytes: Likely = 11.0
@@ -176,7 +182,7 @@ class Memory(Section):
     """Buffers of data-parallel collectives."""
 
 
-class Calibration(Section):
+class Calibration(Numbers):
     """Fitted numbers; what is left out stands at its prior."""
 
     name: str = "priors"

@@ -41,6 +41,8 @@ def choose(runs: Sequence[Run], only: Sequence[str] = (), leave_out: Sequence[st
 
     Raises InputError for a rule that is none, names no column, or names a value that no run has.
     """
+    if not runs:
+        raise InputError("the files have no rows; give files of measured runs")
     wanted = [_checked(rule, "--only", runs) for rule in only]
     unwanted = [_checked(rule, "--leave-out", runs) for rule in leave_out]
     chosen = [

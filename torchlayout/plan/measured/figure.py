@@ -26,8 +26,11 @@ def write_figure(runs: Sequence[Run], calibration: Calibration | None, path: Pat
     predictions = timed(predict(runs, Machines(calibration))[0])
     if not predictions:
         raise InputError(f"--plot {path}: no row has a step time that counts; give rows that have")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("--plot needs matplotlib, which is not installed; pip install matplotlib") from error
 
     figure = Figure(figsize=(7, 7), layout="constrained")
     FigureCanvasAgg(figure)

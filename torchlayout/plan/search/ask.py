@@ -42,5 +42,11 @@ def ask(
             f"--margin-gib {margin_gib:g} leaves nothing of the {device.memory_gib:g} GiB of {device.name}; "
             f"legal: 0 to below {device.memory_gib:g}"
         )
+    formats, wanted = device.peak_flops, config.precision.parameters
+    if wanted not in formats:
+        raise InputError(
+            f'precision.parameters = "{wanted}" has no peak in {device.name}; legal there: {", ".join(formats)}; '
+            "or give a hardware file that states it"
+        )
     numbers = Calibration.load(calibration) if calibration else Calibration.of(stack.name, device)
     return Question(config, Machine(device, stack, numbers, config.precision.parameters), gpus, margin_gib, limits)

@@ -46,10 +46,20 @@ class Asked(_Table):
     """Memory of a device."""
     margin_gib: float
     """What a layout has to leave of it."""
+    gpus_per_node: int
+    """Devices in a node."""
+    intra_node_bandwidth: float
+    """Bytes/s that a device sends inside its node."""
+    inter_node_bandwidth: float
+    """Bytes/s that a device sends out of it."""
     software: str
     """Profile of the stack."""
     calibration: str
     """Name of the fitted numbers."""
+    calibrated_software: str
+    """The stack that the numbers are of; empty: of none."""
+    calibrated_hardware: str
+    """The device that they are of; empty: of none."""
     fitted_on: str
     """What they were fitted on."""
     time_spread: float

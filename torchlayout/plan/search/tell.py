@@ -34,8 +34,13 @@ def asked(question: Question) -> document.Asked:
         hardware=machine.hardware.name,
         memory_gib=machine.hardware.memory_gib,
         margin_gib=question.margin_gib,
+        gpus_per_node=machine.hardware.gpus_per_node,
+        intra_node_bandwidth=machine.hardware.intra_node_bandwidth,
+        inter_node_bandwidth=machine.hardware.inter_node_bandwidth,
         software=machine.software.name,
         calibration=machine.calibration.name,
+        calibrated_software=machine.calibration.software,
+        calibrated_hardware=machine.calibration.hardware,
         fitted_on=machine.calibration.fitted_on,
         time_spread=machine.calibration.time_spread,
         peak_flops=machine.blocks.kernels.peak,
@@ -152,10 +157,12 @@ def _explanation(given: Explanation, margin_gib: float) -> str:
 def _distance(given: Explanation) -> str:
     if given.slower is None:
         return ""
-    if given.slower <= 0:
+    if given.slower < 0:
+        return f"; it takes {-given.slower:.1%} less time than the best that fits and that --fix leaves in"
+    if given.slower == 0:
         return "; it is the best"
-    lost = [f"{seconds:.3g} s in {name}" for name, seconds in given.losses[:3]]
-    return f"; it is {given.slower:.1%} slower than the best, by {', '.join(lost)}"
+    lost = [f"{seconds:.3g} s more in {name}" for name, seconds in given.losses[:3]]
+    return f"; it is {given.slower:.1%} slower than the best, with {', '.join(lost)}, and less in other items"
 
 
 def what_if(found: Iterable[tuple[str, Change | None]]) -> document.WhatIf:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from torchlayout.errors import InputError
+
 if TYPE_CHECKING:
     from torchlayout.hardware import Hardware
     from torchlayout.plan.calibration import Calibration
@@ -20,7 +22,10 @@ class Kernels:
 
     def __init__(self, hardware: Hardware, calibration: Calibration, precision: str) -> None:
         self.compute = calibration.compute
-        self.peak = hardware.peak(precision) or max(hardware.peak_flops.values())
+        peak = hardware.peak(precision)
+        if peak is None:
+            raise InputError(f"{hardware.name} states no peak for {precision}; legal: {', '.join(hardware.peak_flops)}")
+        self.peak = peak
         self.bandwidth = hardware.memory_bandwidth * self.compute.memory_efficiency
         self.multiprocessors = hardware.multiprocessors
         self.tiles = tuple((hardware.tile[0] * r, hardware.tile[1] * c, e) for r, c, e in TILES)
