@@ -89,7 +89,7 @@ class TestEnvironment:
         made, torch, project = (line for line in shell.asked if "--version" not in line)
         assert made == f"-m venv {copy}/.venv"
         assert torch.endswith("torch==2.13.0")
-        assert project.endswith(f"-e {copy}[dev,text]")
+        assert project.endswith(f"-e {copy}[dev,plan,text]")
         assert all(f"-c {copy}/constraints.txt" in line for line in (torch, project))
 
     def test_the_second_time_nothing_is_done(self, copy: Path, shell: Shell) -> None:
@@ -105,11 +105,11 @@ class TestEnvironment:
         assert shell(copy / "launch" / "only.sh").returncode == 0
         assert [line.split()[1] for line in shell.asked] == ["pip", "pip", "pip"]
 
-    @pytest.mark.parametrize("step", ["-m venv", "torch==2.13.0", "[dev,text]"])
+    @pytest.mark.parametrize("step", ["-m venv", "torch==2.13.0", "[dev,plan,text]"])
     def test_an_interrupted_installation_is_taken_up_again(self, copy: Path, shell: Shell, step: str) -> None:
         assert shell(copy / "launch" / "only.sh", FAIL_ON=step).returncode != 0
         assert shell(copy / "launch" / "only.sh").returncode == 0
-        assert shell.asked[-1].endswith("[dev,text]")
+        assert shell.asked[-1].endswith("[dev,plan,text]")
         shell(copy / "launch" / "only.sh")
         assert shell.asked == []
 
