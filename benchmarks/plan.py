@@ -27,7 +27,7 @@ from torchlayout.plan.search.space import trunks
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "configs" / "llama3-405b_16384gpu.toml"
 GPUS = 16384
-LAYOUTS = 6000
+LAYOUTS = 60000
 LEAST_RATE = 3000.0
 MOST_SECONDS = 20.0
 EXAMPLE = re.compile(r"(```bash\n(torchlayout plan [^\n]*)\n```\n\n```text\n).*?(```)", re.DOTALL)
