@@ -33,8 +33,6 @@ class Software(Section):
     # The model as this stack builds it.
     feed_forward: Literal["swiglu", "gelu"] = "swiglu"
     """Gated with three matrices, or two matrices."""
-    normalization: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    """What the norms compute; a LayerNorm is always one kernel."""
     learned_positions: bool = False
     """Whether positions are rows of a table, not rotations."""
     tied_head: bool = False
@@ -49,8 +47,6 @@ class Software(Section):
     """Gradients as backward leaves them."""
     accumulation_bytes: Bytes = 0
     """A second, wider gradient that micro-batches are added to."""
-    accumulation_sharded: bool = False
-    """Whether the wider gradient is sharded with the optimizer."""
     optimizer_bytes: Bytes = 12
     """Master weights and both moments."""
 
@@ -62,10 +58,6 @@ class Software(Section):
     """Whether sequence parallelism keeps the gathered inputs of column-parallel products; else their shards."""
     zero1_bytes: Bytes = 0
     """What zero1 holds besides on each rank, for its gathers."""
-    measured_rank: Literal["worst", "first"] = "worst"
-    """Whose memory the stack's authors report: the worst rank's, or that of the first pipeline rank."""
-    measured_memory: Literal["device", "reserved"] = "device"
-    """What they report: all that is taken of the device, or what torch's allocator reserved."""
 
     # Reduction over data ranks.
     reduce_bytes: Bytes | None = None
@@ -74,8 +66,6 @@ class Software(Section):
     """How zero1 reduces gradients."""
     reduce_overlap: bool = False
     """Whether the reduction runs beside the last micro-batch's backward."""
-    bucket_bytes: Bytes = 0
-    """Copies of gradients for the reduction, bytes a parameter."""
 
     fully_sharded: bool = False
     """Whether data ranks shard by FSDP, whose gathers and scatters run beside computing."""

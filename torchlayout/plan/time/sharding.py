@@ -33,7 +33,7 @@ def shard_group(blocks: Blocks, job: Job) -> Group:
     return blocks.links.group(layout.shard * layout.context, layout.tensor)
 
 
-def shard_seconds(blocks: Blocks, job: Job, stage: Stage, time: StageTime) -> float:
+def shard_seconds(blocks: Blocks, job: Job, stage: Stage) -> float:
     """What FSDP's gathers and reductions add to a step: what computing does not hide, and what hiding costs."""
     layout, software, links = job.layout, blocks.software, blocks.links
     group = shard_group(blocks, job)

@@ -93,7 +93,7 @@ def itemized(blocks: Blocks, job: Job, pipeline: Pipeline, bubble: float, hops: 
         launch=m * pipeline.work.launch,
         tensor=m * pipeline.work.tensor,
         context=m * pipeline.work.context,
-        shard=virtual * max(shard_seconds(blocks, job, stage, time) for stage, time in pieces),
+        shard=virtual * max(shard_seconds(blocks, job, stage) for stage, _ in pieces),
         bubble=bubble,
         hops=hops,
         reduce=virtual * max(reduce_seconds(blocks, job, stage, time) for stage, time in pieces),
