@@ -1,0 +1,1 @@
+"""From the traces of a profiler to where each step's time went."""
