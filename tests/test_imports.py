@@ -16,7 +16,7 @@ PACKAGE = ROOT / "torchlayout"
 # docs/design.md: imports point down, from a later floor to an earlier one or to the same.
 FLOORS = (
     # model.count is arithmetic on a configuration: Layout.split places layers by it.
-    {"", "errors", "files", "tables", "layout", "schedule", "config", "hardware", "records", "model.count"},
+    {"", "errors", "files", "tables", "layout", "schedule", "config", "hardware", "records", "web", "model.count"},
     {"model", "data", "checkpoint", "checkpoint.find", "checkpoint.folder", "checkpoint.index", "trace", "plan"},
     {"parallel"},
     {"train", "simulate"},
@@ -39,6 +39,7 @@ TORCH_FREE = (
     "records",
     "schedule",
     "tables",
+    "web",
 )
 
 MODULES = {

@@ -8,9 +8,9 @@ import pytest
 from harness import reports
 from torchlayout.compare.report.contrasts import contrasts, tensor_against_pipeline
 from torchlayout.compare.report.document import Report
-from torchlayout.compare.report.family import COLOURS, family
 from torchlayout.compare.report.figures import INK, draw, save
 from torchlayout.layout import Layout
+from torchlayout.layout.family import COLOURS, family
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -25,7 +25,7 @@ from torchlayout.compare.report.contrasts import (
     uses_mfu,
 )
 from torchlayout.compare.report.document import LayoutResult, Report, step_median
-from torchlayout.compare.report.family import COLOURS, family
+from torchlayout.layout.family import COLOURS, family
 
 # What is drawn in this colour is text, axes and ticks: the page replaces it by its own, for its dark theme.
 INK = "#1b1f27"

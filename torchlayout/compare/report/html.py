@@ -1,11 +1,5 @@
 """report.html: the whole report as one file that opens anywhere, fetches nothing and runs only its own script.
 
-The two charts with axes are drawn by uPlot (MIT, 51 kB, no dependency, in web/uplot with its licence): it draws 1,000
-points or lines on a canvas within a frame, where SVG by Observable Plot and D3 would bring 300 kB and a node for each
-mark. Bars and the table are plain elements, which wrap, scale and read aloud by themselves. All of it is one bundle,
-`script()` and `style()`, that the TensorBoard tab serves as files. There is no build step: the files of web/ are put
-one after the other into one function.
-
 The policy allows the one script and the one style sheet by their hashes; nothing else can run, load or be sent. Colours
 and lengths that depend on data are set through the style object, which needs no exception. Data is JSON in a script
 element that is never run, with every `<` escaped.
@@ -17,15 +11,16 @@ import base64
 import hashlib
 import html
 import json
-from importlib.resources import files
 from typing import Any
 
+from torchlayout import web
 from torchlayout.compare.report import text
 from torchlayout.compare.report.document import LayoutResult, Report
-from torchlayout.compare.report.family import COLOURS, family
 from torchlayout.compare.report.figures import INK, SOFT, Drawn
+from torchlayout.layout.family import COLOURS, family
 
-SCRIPTS = ("dom", "format", "rows", "columns", "table", "plots", "bars", "sections", "report")
+PACKAGE = "torchlayout.compare.report"
+SCRIPTS = ("charts", "sections", "report")
 # Enough for a line on a screen; all losses are in report.json.
 LOSSES_IN_PAGE = 200
 
@@ -47,22 +42,19 @@ def page(report: Report, markdown: str, figures: list[Drawn]) -> str:
         "script": run,
     }
     # Cut at the marks first, so that a mark inside a part is only text.
-    first, *rest = _read("page.html").split("{{")
+    first, *rest = web.read(PACKAGE, "page.html").split("{{")
     return first + "".join(parts[name] + after for name, after in (piece.split("}}", 1) for piece in rest))
 
 
 def bundle(with_start: bool = False) -> str:
-    """The script: uPlot, then this project's files in one function; `torchlayoutReport(root, report)` draws."""
-    own = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
-    start = _read("start.js") if with_start else "globalThis.torchlayoutReport = mount;"
-    # The licence of uPlot asks that it goes with every copy, and a report is one.
-    library = f"/*\n{_read('uplot/LICENSE')}\n*/\n{_read('uplot/uPlot.iife.min.js')}"
-    return f'(() => {{\n"use strict";\n{library}\n{own}\n{start}\n}})();\n'
+    """The script, one function; `torchlayoutReport(root, report)` draws."""
+    start = web.read(PACKAGE, "start.js") if with_start else "globalThis.torchlayoutReport = mount;"
+    return f'(() => {{\n"use strict";\n{web.script(PACKAGE, SCRIPTS)}\n{start}\n}})();\n'
 
 
 def style() -> str:
-    """The style sheet: uPlot's, then this project's."""
-    return f"{_read('uplot/uPlot.min.css')}\n{_read('report.css')}"
+    """The style sheet."""
+    return web.style(PACKAGE, "report.css")
 
 
 def payload(report: Report, figures: list[Drawn]) -> dict[str, Any]:
@@ -103,7 +95,3 @@ def _thinned(layout: LayoutResult) -> dict[str, Any]:
 
 def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
-
-
-def _read(name: str) -> str:
-    return files("torchlayout.compare.report").joinpath("web", name).read_text(encoding="utf-8").strip()

@@ -1,25 +1,14 @@
 // Puts the page together: one state, one table that owns order and filter, charts that follow it.
 
-function themes(changed) {
-  const order = ["auto", "light", "dark"];
-  const button = el("button", { type: "button", class: "theme" });
-  let now = 0;
-  const apply = () => {
-    if (now) document.documentElement.dataset.theme = order[now];
-    else delete document.documentElement.dataset.theme;
-    button.textContent = `Theme: ${order[now]}`;
-  };
-  button.addEventListener("click", () => { now = (now + 1) % order.length; apply(); changed(); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
-  apply();
-  return button;
-}
-
 function contextOf(report) {
   const layouts = report.layouts;
   const rows = layouts.map(rowOf);
   const speeds = layouts.map((layout) => layout.ratio?.value ?? 0);
-  return { report, layouts, rows, families: report.families, best: report.verdict.best, baseline: report.baseline, fastest: Math.max(...speeds, 1e-9) };
+  const context = {
+    report, layouts, rows, noun: "layouts", heading: "Layout", families: report.families, best: report.verdict.best,
+    baseline: report.baseline, fastest: Math.max(...speeds, 1e-9),
+  };
+  return Object.assign(context, { columns: columnsOf(context), details: (layout) => details(layout, context) });
 }
 
 function mount(root, report) {

@@ -98,3 +98,18 @@ function measured(context) {
     el("p", {}, `Times are medians over the ${study.steps - study.warmup_steps} steps after the warm-up; memory is the peak of the worst rank. ${study.mfu_note}`),
     el("div", { class: "facts-grid" }, table("Model", study.model), table("Precision", precision), table("Hardware", study.hardware), table("Software", study.software)));
 }
+
+// What the row of a layout opens to.
+function details(layout, context) {
+  const repeats = layout.repeats.length && el("table", { class: "repeats" },
+    el("thead", {}, el("tr", {}, ["Run", "Status", "Step time", "Tokens/s", "Log"].map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, layout.repeats.map((repeat) => el("tr", {},
+      el("td", {}, el("code", {}, repeat.directory)), el("td", {}, statusChip(repeat.status), repeat.reason ? el("small", {}, repeat.reason) : null),
+      el("td", {}, seconds(repeat.step_seconds_median)), el("td", {}, count(repeat.tokens_per_second_median)),
+      el("td", {}, el("code", {}, repeat.log ?? UNKNOWN))))));
+  return el("div", { class: "details" },
+    layout.why_slower.length ? [el("h3", {}, layout.status === "ok" ? `Why it is slower than ${context.best}` : "Why it has no figures"), reasonList(layout)] : null,
+    repeats || null,
+    layout.torchrun ? codeBlock("Command", layout.torchrun) : null,
+    layout.config_toml ? codeBlock("Configuration", layout.config_toml) : null);
+}

@@ -1,4 +1,5 @@
-// The sortable, filterable table; on a small screen the style sheet makes each row a card.
+// The sortable, filterable table of layouts or of runs; on a small screen the style sheet makes each row a card.
+// context: rows; noun ("layouts"); columns after name and status; details(layout), what a row opens to; families; best.
 
 // Rows that are in the document at first; the next ones come when their end is scrolled to. All 1,000 at once take
 // more than a second to lay out after each click.
@@ -10,9 +11,9 @@ class LayoutTable {
     this.state = state;
     this.changed = changed;
     this.columns = [
-      { key: "label", name: "Layout", value: (l) => l.label },
+      { key: "label", name: context.heading, value: (l) => l.label },
       { key: "status", name: "Status", value: (l) => STATUS_WORDS[l.status] },
-      ...columnsOf(context),
+      ...context.columns,
     ];
     this.body = el("tbody");
     this.nodes = new Map();
@@ -20,7 +21,7 @@ class LayoutTable {
     this.count = el("p", { class: "count", role: "status" });
     this.headings = this.columns.map((column) => this.heading(column));
     this.root = el("div", {}, this.toolbar(), this.count,
-      this.scroll = el("div", { class: context.rows.length > CHUNK ? "scroll long" : "scroll", tabindex: "0", role: "region", "aria-label": "Table of layouts" },
+      this.scroll = el("div", { class: context.rows.length > CHUNK ? "scroll long" : "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${context.noun}` },
         el("table", { "aria-rowcount": context.rows.length + 1 },
           el("colgroup", {}, this.columns.map((column) => el("col", { class: `w-${column.key}` }))),
           el("thead", {}, el("tr", {}, this.headings)), this.body), this.end));
@@ -37,7 +38,7 @@ class LayoutTable {
   toolbar() {
     const { state } = this;
     const search = el("input", {
-      type: "search", id: "filter", placeholder: "Filter: tp2 -ckpt memory", "aria-label": "Filter layouts by words",
+      type: "search", id: "filter", placeholder: "Filter: tp2 -ckpt memory", "aria-label": `Filter ${this.context.noun} by words`,
       autocomplete: "off", spellcheck: "false",
       on: { input: (event) => { state.text = event.target.value; this.update(); } },
     });
@@ -102,7 +103,7 @@ class LayoutTable {
     this.grow(Math.max(CHUNK, selected + 1));
     this.mark(column);
     const total = context.rows.length;
-    this.count.textContent = this.rows.length === total ? `${whole(total)} layouts` : `${whole(this.rows.length)} of ${whole(total)} layouts`;
+    this.count.textContent = `${this.rows.length === total ? "" : `${whole(this.rows.length)} of `}${whole(total)} ${context.noun}`;
     this.changed(this.rows);
   }
 
@@ -122,7 +123,7 @@ class LayoutTable {
     if (row.layout.label !== this.state.selected) return [node];
     this.open = node;
     node.querySelector(".label").setAttribute("aria-expanded", "true");
-    return [node, el("tr", { class: "detail" }, el("td", { colspan: this.columns.length }, details(row.layout, this.context)))];
+    return [node, el("tr", { class: "detail" }, el("td", { colspan: this.columns.length }, this.context.details(row.layout)))];
   }
 
   mark(column) {
@@ -134,18 +135,4 @@ class LayoutTable {
       else heading.removeAttribute("aria-sort");
     }
   }
-}
-
-function details(layout, context) {
-  const repeats = layout.repeats.length && el("table", { class: "repeats" },
-    el("thead", {}, el("tr", {}, ["Run", "Status", "Step time", "Tokens/s", "Log"].map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, layout.repeats.map((repeat) => el("tr", {},
-      el("td", {}, el("code", {}, repeat.directory)), el("td", {}, statusChip(repeat.status), repeat.reason ? el("small", {}, repeat.reason) : null),
-      el("td", {}, seconds(repeat.step_seconds_median)), el("td", {}, count(repeat.tokens_per_second_median)),
-      el("td", {}, el("code", {}, repeat.log ?? UNKNOWN))))));
-  return el("div", { class: "details" },
-    layout.why_slower.length ? [el("h3", {}, layout.status === "ok" ? `Why it is slower than ${context.best}` : "Why it has no figures"), reasonList(layout)] : null,
-    repeats || null,
-    layout.torchrun ? codeBlock("Command", layout.torchrun) : null,
-    layout.config_toml ? codeBlock("Configuration", layout.config_toml) : null);
 }

@@ -1,4 +1,4 @@
-// The step of each layout as one stacked bar: as long as its time, cut into what it was spent on.
+// Where steps go: each as one stacked bar, as long as its time, cut into what it was spent on.
 
 const PARTS = [
   ["compute", "compute"], ["communication", "exposed communication"], ["bubble", "pipeline bubble"], ["idle", "idle"],
@@ -6,10 +6,44 @@ const PARTS = [
 ];
 const MOST_BARS = 25;
 
+// Shares by family: "compute/gemm" counts as compute.
+function folded(shares) {
+  const parts = {};
+  for (const [name, value] of Object.entries(shares)) {
+    const key = name.split("/")[0];
+    parts[key] = (parts[key] ?? 0) + value;
+  }
+  return parts;
+}
+
 function partsOf(layout) {
-  if (layout.shares) return layout.shares;
+  if (layout.shares) return folded(layout.shares);
   const data = layout.data_seconds_fraction;
   return known(data) ? { data, rest: Math.max(0, 1 - data) } : null;
+}
+
+// The parts that some of the bars have, in their order: [key, words].
+function partsIn(bars) {
+  const has = (key) => bars.some((parts) => parts[key] > 0);
+  const other = new Set(bars.flatMap((parts) => Object.keys(parts)).filter((key) => has(key) && !PARTS.some(([name]) => name === key)));
+  return [...PARTS.filter(([key]) => has(key)), ...[...other].map((key) => [key, key])];
+}
+
+function swatch(key) {
+  return el("span", { class: `swatch p-${key}`, "aria-hidden": "true" });
+}
+
+function legend(parts) {
+  return parts.map(([key, name]) => el("span", { class: "key" }, swatch(key), name));
+}
+
+function inWords(parts) {
+  return partsIn([parts]).map(([key, name]) => `${name} ${percent(parts[key])}`).join(", ");
+}
+
+function stackedBar(parts, width, attributes) {
+  const pieces = partsIn([parts]).map(([key]) => el("span", { class: `piece p-${key}`, vars: { "flex-grow": String(parts[key]) } }));
+  return el("span", { class: "track" }, el("span", { class: "bar", role: "img", vars: { width: `${(100 * width).toFixed(2)}%` }, ...attributes }, pieces));
 }
 
 class Breakdown {
@@ -28,10 +62,7 @@ class Breakdown {
     const all = rows.filter((row) => row.ran && partsOf(row.layout));
     const shown = all.slice(0, this.most);
     const longest = Math.max(...shown.map((row) => row.layout.step_seconds.median));
-    const present = PARTS.filter(([key]) => shown.some((row) => partsOf(row.layout)[key] > 0));
-    const other = [...new Set(shown.flatMap((row) => Object.keys(partsOf(row.layout))))].filter((key) => !PARTS.some(([name]) => name === key));
-    this.parts = [...present, ...other.map((key) => [key, key])];
-    this.note.replaceChildren(...this.parts.map(([key, name]) => el("span", { class: "key" }, el("span", { class: `swatch p-${key}`, "aria-hidden": "true" }), name)));
+    this.note.replaceChildren(...legend(partsIn(shown.map((row) => partsOf(row.layout)))));
     this.list.replaceChildren(...shown.map((row) => this.bar(row.layout, longest, row.layout.label === selected)));
     if (all.length > shown.length) this.list.append(el("li", { class: "more" }, this.moreButton(all.length)));
   }
@@ -42,11 +73,10 @@ class Breakdown {
 
   bar(layout, longest, selected) {
     const parts = partsOf(layout);
-    const words = this.parts.filter(([key]) => parts[key] > 0).map(([key, name]) => `${name} ${percent(parts[key])}`).join(", ");
-    const pieces = this.parts.map(([key]) => parts[key] > 0 && el("span", { class: `piece p-${key}`, vars: { "flex-grow": String(parts[key]) } }));
+    const words = inWords(parts);
     return el("li", { class: selected ? "selected" : null },
       el("button", { type: "button", class: "label", on: { click: () => this.choose(layout.label) } }, broken(layout.label)),
-      el("span", { class: "track" }, el("span", { class: "bar", role: "img", "aria-label": words, title: words, vars: { width: `${(100 * layout.step_seconds.median / longest).toFixed(2)}%` } }, pieces)),
+      stackedBar(parts, layout.step_seconds.median / longest, { "aria-label": words, title: words }),
       el("span", { class: "value" }, seconds(layout.step_seconds.median)));
   }
 }
