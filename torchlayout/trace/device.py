@@ -1,0 +1,155 @@
+"""The activity of a rank whose device computes: kernels, each charged to what the host was at when it launched it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchlayout.trace.activity import CLASSES, Activity, Kernel, Transfer, Work
+from torchlayout.trace.intervals import EMPTY, Intervals, union
+from torchlayout.trace.marks import Mark, Marks, read_marks
+from torchlayout.trace.names import POINT_TO_POINT, axis, collective, is_communication, kernel_class
+from torchlayout.trace.rank import RankTrace
+
+WIDTHS = {"double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "bool": 1}
+Mask = NDArray[np.bool_]
+
+
+def device_activity(trace: RankTrace) -> Activity:
+    """What the kernels of a trace did."""
+    marks = read_marks(trace)
+    kernels = trace.kernels
+    kinds = _kinds(trace)
+    launched = _launch_times(trace)
+    spans = kernels.spans()
+    computing = kinds != len(CLASSES)
+    return Activity(
+        rank=trace.rank,
+        host=trace.host,
+        device=trace.device,
+        device_name=trace.device_name,
+        world=trace.world,
+        steps=marks.steps,
+        compute={name: union(spans[kinds == index]) for index, name in enumerate(CLASSES)},
+        optimizer=union(spans[computing & _inside(launched, marks.phases.get("optimizer", EMPTY))]),
+        phases=marks.phases,
+        work=_work(marks, launched[computing], kernels.start[computing], kernels.end[computing]),
+        transfers=tuple(_transfers(trace)),
+        kernels=tuple(_kernels(trace, kinds)),
+        notes=trace.notes,
+    )
+
+
+def _kinds(trace: RankTrace) -> NDArray[np.int64]:
+    """The class of each kernel as its index in CLASSES, len(CLASSES) for communication."""
+    of_name = np.zeros(len(trace.names), dtype=np.int64)
+    for index in np.unique(trace.kernels.name).tolist():
+        name = trace.names[index]
+        of_name[index] = len(CLASSES) if is_communication(name) else CLASSES.index(kernel_class(name))
+    kinds: NDArray[np.int64] = of_name[trace.kernels.name]
+    return kinds
+
+
+def _launch_times(trace: RankTrace) -> NDArray[np.int64]:
+    """When the host launched each kernel; its own start where the trace does not say."""
+    if not len(trace.launches):
+        return trace.kernels.start
+    order = np.argsort(trace.launches.link, kind="stable")
+    links = trace.launches.link[order]
+    place = np.clip(np.searchsorted(links, trace.kernels.link), 0, len(links) - 1)
+    known = links[place] == trace.kernels.link
+    return np.where(known, trace.launches.start[order][place], trace.kernels.start)
+
+
+def _inside(moments: NDArray[np.int64], spans: Intervals) -> Mask:
+    """Which moments lie in disjoint intervals."""
+    if not len(spans):
+        return np.zeros(len(moments), dtype=bool)
+    at = np.searchsorted(spans[:, 0], moments, side="right") - 1
+    found: Mask = (at >= 0) & (moments < spans[np.maximum(at, 0), 1])
+    return found
+
+
+def _work(
+    marks: Marks, launched: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[Work, ...]:
+    """When the device computed each micro-batch: from its first kernel to its last."""
+    order = np.argsort(launched, kind="stable")
+    launched, starts, ends = launched[order], starts[order], ends[order]
+    found = []
+    for mark in marks.own:
+        first, last = np.searchsorted(launched, (mark.start, mark.end))
+        if mark.range.micro_batch is not None and last > first:
+            found.append(_worked(mark, int(starts[first:last].min()), int(ends[first:last].max())))
+    return tuple(sorted(found, key=lambda work: work.start))
+
+
+def _worked(mark: Mark, start: int, end: int) -> Work:
+    return Work(mark.range.phase, mark.range.stage or 0, mark.range.micro_batch or 0, start, end)
+
+
+def _transfers(trace: RankTrace) -> list[Transfer]:
+    found = []
+    for index, args in sorted(trace.described.items()):
+        name = trace.names[int(trace.kernels.name[index])]
+        kind = collective(str(args.get("Collective name") or name))
+        found.append(
+            Transfer(
+                start=int(trace.kernels.start[index]),
+                end=int(trace.kernels.end[index]),
+                name=name,
+                collective=kind,
+                axis=_axis(trace, args, kind),
+                ranks=_ranks(trace, args),
+                peer=_peer(args, kind),
+                bytes=_bytes(args),
+            )
+        )
+    return found
+
+
+def _axis(trace: RankTrace, args: dict[str, Any], kind: str) -> str:
+    described = args.get("Process Group Description")
+    if described not in (None, "", "undefined"):
+        return axis(str(described))
+    group = trace.groups.get(str(args.get("Process Group Name")))
+    if group is not None:
+        return group.axis
+    return "pp" if kind in POINT_TO_POINT and _ranges_name_stages(trace) else "other"
+
+
+def _ranges_name_stages(trace: RankTrace) -> bool:
+    return any(name.startswith("PP:") or " stage=1 " in name for name in trace.names)
+
+
+def _ranks(trace: RankTrace, args: dict[str, Any]) -> tuple[int, ...]:
+    group = trace.groups.get(str(args.get("Process Group Name")))
+    if group is not None and group.ranks:
+        return group.ranks
+    listed = str(args.get("Process Group Ranks", ""))
+    if "..." in listed:  # torch shortens long lists
+        return ()
+    return tuple(int(part) for part in listed.strip("[] ").replace(" ", "").split(",") if part.isdigit())
+
+
+def _peer(args: dict[str, Any], kind: str) -> int | None:
+    told = args.get("Dst Rank" if kind == "send" else "Src Rank")
+    return int(told) if isinstance(told, int) and told >= 0 else None
+
+
+def _bytes(args: dict[str, Any]) -> int:
+    elements = max(int(args.get("In msg nelems") or 0), int(args.get("Out msg nelems") or 0))
+    return elements * WIDTHS.get(str(args.get("dtype", "")).lower(), 0)
+
+
+def _kernels(trace: RankTrace, kinds: NDArray[np.int64]) -> list[Kernel]:
+    names, first, which = np.unique(trace.kernels.name, return_index=True, return_inverse=True)
+    counts = np.bincount(which)
+    spent = np.bincount(which, weights=trace.kernels.end - trace.kernels.start)
+    labels = (*CLASSES, "communication")
+    return [
+        Kernel(trace.names[int(name)], labels[int(kinds[index])], int(count), int(time))
+        for name, index, count, time in zip(names, first, counts, spent, strict=True)
+    ]

@@ -1,0 +1,136 @@
+"""Transfers of gloo, which says neither its group nor the collective that was asked for.
+
+Both are taken from the operator that started a transfer and from where it was started. A reduce-scatter, for one, is
+carried out by gloo as an all-reduce.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torchlayout.trace.activity import Transfer
+from torchlayout.trace.marks import Mark, Marks
+from torchlayout.trace.names import POINT_TO_POINT, collective
+from torchlayout.trace.rank import Columns, RankTrace, elements
+
+BACKEND = "gloo:"
+# What gloo carries out for what was asked.
+CARRIED_OUT = {"reduce_scatter": "all_reduce"}
+WIDTH = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8, "int": 4}
+BYTES_UNKNOWN = 0
+FSDP = re.compile(r"FSDP::")
+
+
+class Issue(NamedTuple):
+    """An operator that started a transfer."""
+
+    at: int
+    collective: str
+    axis: str
+    sizes: list[int]
+    bytes: int
+    peer: int | None
+
+
+def gloo_transfers(trace: RankTrace, marks: Marks) -> Iterator[Transfer]:
+    """The transfers of a rank, each with the axis and the collective of the operator that started it."""
+    waiting = list(_issues(trace, marks))
+    ranges = trace.ranges
+    for start, end, name, size in zip(ranges.start, ranges.end, ranges.name, ranges.link, strict=True):
+        called = trace.names[int(name)]
+        if not called.startswith(BACKEND):
+            continue
+        kind = collective(called.removeprefix(BACKEND))
+        issue = _take(waiting, int(start), kind, int(size))
+        if issue is None:
+            yield Transfer(int(start), int(end), called, kind, "other")
+        else:
+            group = _group(trace, issue.axis)
+            yield Transfer(
+                int(start), int(end), called, issue.collective, issue.axis, group, _peer(issue, group), issue.bytes
+            )
+
+
+def _take(waiting: list[Issue], start: int, kind: str, size: int) -> Issue | None:
+    """The earliest operator that this can be, removed from those that wait; they are few at a time."""
+    for exact in (True, False):
+        for index, issue in enumerate(waiting):
+            if issue.at > start:
+                break
+            if CARRIED_OUT.get(issue.collective, issue.collective) == kind and (size in issue.sizes or not exact):
+                return waiting.pop(index)
+    return None
+
+
+def _issues(trace: RankTrace, marks: Marks) -> Iterator[Issue]:
+    around = _Around(trace, marks)
+    for index, args in sorted(trace.issued.items()):
+        if int(trace.ops.thread[index]) != marks.thread:
+            continue
+        at = int(trace.ops.start[index])
+        kind = collective(trace.names[int(trace.ops.name[index])].removeprefix("c10d::"))
+        sizes = elements(args)
+        width = next((WIDTH[kind] for kind in _types(args) if kind in WIDTH), BYTES_UNKNOWN)
+        yield Issue(at, kind, around.axis(at, kind), sizes, max(sizes, default=0) * width, _told_peer(args, kind))
+
+
+def _types(args: dict[str, Any]) -> list[str]:
+    told = args.get("Input type")
+    # Lists of tensors say no more than that; masters are fp32 and so is most of what is sent.
+    return ["float" if kind == "TensorList" else str(kind) for kind in told] if isinstance(told, list) else []
+
+
+def _told_peer(args: dict[str, Any], kind: str) -> int | None:
+    told = args.get("Concrete Inputs")
+    if kind not in POINT_TO_POINT or not isinstance(told, list) or len(told) < 3 or not str(told[2]).isdigit():
+        return None
+    return int(told[2])
+
+
+def _peer(issue: Issue, group: tuple[int, ...]) -> int | None:
+    """The peer's rank in the world, of its place in the group."""
+    return group[issue.peer] if issue.peer is not None and issue.peer < len(group) else None
+
+
+def _group(trace: RankTrace, axis: str) -> tuple[int, ...]:
+    """The ranks of the widest group along an axis: `shard` is described beside the `fsdp` that is part of it."""
+    if axis == "world":
+        return tuple(range(trace.world or 0))
+    return max((group.ranks for group in trace.groups.values() if group.axis == axis), key=len, default=())
+
+
+class _Around:
+    """Where on the host a moment was: by ranges of FSDP and of the trainer, and by functional collectives."""
+
+    def __init__(self, trace: RankTrace, marks: Marks) -> None:
+        self.fsdp = _named(trace, trace.ranges, FSDP)
+        self.functional = _named(trace, trace.ops, re.compile(r"_c10d_functional::"))
+        self.marks = [mark for mark in marks.own if mark.range.phase != "step"]
+
+    def axis(self, moment: int, kind: str) -> str:
+        """The axis of a transfer that was started then."""
+        if _within(self.fsdp, moment):
+            return "dp" if kind == "all_reduce" else "fsdp"
+        if _within(self.functional, moment):
+            return "tp"
+        mark = self._mark(moment)
+        if mark is None:
+            return "pp" if kind in POINT_TO_POINT else "world"
+        if mark.range.phase in ("forward", "backward", "weight"):
+            return "cp"
+        return "pp" if mark.range.phase == "reduce" else "world"
+
+    def _mark(self, moment: int) -> Mark | None:
+        return next((mark for mark in self.marks if mark.start <= moment < mark.end), None)
+
+
+def _named(trace: RankTrace, columns: Columns, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
+    chosen = {index for index, name in enumerate(trace.names) if pattern.match(name)}
+    rows = zip(columns.start.tolist(), columns.end.tolist(), columns.name.tolist(), strict=True)
+    return [(start, end) for start, end, name in rows if name in chosen]
+
+
+def _within(spans: list[tuple[int, int]], moment: int) -> bool:
+    return any(start <= moment < end for start, end in spans)
