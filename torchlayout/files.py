@@ -1,11 +1,13 @@
-"""Text files: read with one sentence for everything that can go wrong, written whole or not at all."""
+"""Files: read with one sentence for everything that can go wrong, written whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torchlayout.errors import InputError
 
@@ -44,18 +46,25 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a text file so that a reader, or the next start after a crash, sees the old one or the new one whole."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes a file so that a reader, or the next start after a crash, sees the old one or the new one whole."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of `path` once the block ends, and never half written."""
     check_writable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}.half")
     try:
-        with half.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with half.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         half.replace(path)
-    except OSError:
+    except BaseException:
         half.unlink(missing_ok=True)
         raise
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from torchlayout.cli import checkpoint, compare, config, data, plan
+from torchlayout.cli import checkpoint, compare, config, data, plan, trace
 from torchlayout.errors import InputError, about_path
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(plan.app, name="plan")
 app.command()(compare.compare)
 app.command()(compare.report)
+app.command()(trace.trace)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -55,7 +55,7 @@ class Kernel(NamedTuple):
 
     name: str
     kind: str
-    count: int
+    runs: int
     nanoseconds: int
 
 
@@ -79,6 +79,7 @@ class Activity:
     work: tuple[Work, ...]
     transfers: tuple[Transfer, ...]
     kernels: tuple[Kernel, ...]
+    pipeline: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def phase(self, name: Phase) -> Intervals:

@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchlayout.trace.activity import CLASSES, Activity, Kernel, Transfer, Work
-from torchlayout.trace.intervals import EMPTY, Intervals, union
+from torchlayout.trace.intervals import EMPTY, inside, union
 from torchlayout.trace.marks import Mark, Marks, read_marks
 from torchlayout.trace.names import POINT_TO_POINT, axis, collective, is_communication, kernel_class
 from torchlayout.trace.rank import RankTrace
 
 WIDTHS = {"double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "bool": 1}
-Mask = NDArray[np.bool_]
 
 
 def device_activity(trace: RankTrace) -> Activity:
@@ -33,11 +32,12 @@ def device_activity(trace: RankTrace) -> Activity:
         world=trace.world,
         steps=marks.steps,
         compute={name: union(spans[kinds == index]) for index, name in enumerate(CLASSES)},
-        optimizer=union(spans[computing & _inside(launched, marks.phases.get("optimizer", EMPTY))]),
+        optimizer=union(spans[computing & inside(launched, marks.phases.get("optimizer", EMPTY))]),
         phases=marks.phases,
         work=_work(marks, launched[computing], kernels.start[computing], kernels.end[computing]),
         transfers=tuple(_transfers(trace)),
         kernels=tuple(_kernels(trace, kinds)),
+        pipeline=trace.pipeline,
         notes=trace.notes,
     )
 
@@ -61,15 +61,6 @@ def _launch_times(trace: RankTrace) -> NDArray[np.int64]:
     place = np.clip(np.searchsorted(links, trace.kernels.link), 0, len(links) - 1)
     known = links[place] == trace.kernels.link
     return np.where(known, trace.launches.start[order][place], trace.kernels.start)
-
-
-def _inside(moments: NDArray[np.int64], spans: Intervals) -> Mask:
-    """Which moments lie in disjoint intervals."""
-    if not len(spans):
-        return np.zeros(len(moments), dtype=bool)
-    at = np.searchsorted(spans[:, 0], moments, side="right") - 1
-    found: Mask = (at >= 0) & (moments < spans[np.maximum(at, 0), 1])
-    return found
 
 
 def _work(

@@ -6,11 +6,13 @@ carried out by gloo as an all-reduce.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from torchlayout.trace.activity import Transfer
+from torchlayout.trace.intervals import Intervals, inside, union
 from torchlayout.trace.marks import Mark, Marks
 from torchlayout.trace.names import POINT_TO_POINT, collective
 from torchlayout.trace.rank import Columns, RankTrace, elements
@@ -20,7 +22,6 @@ BACKEND = "gloo:"
 CARRIED_OUT = {"reduce_scatter": "all_reduce"}
 WIDTH = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8, "int": 4}
 BYTES_UNKNOWN = 0
-FSDP = re.compile(r"FSDP::")
 
 
 class Issue(NamedTuple):
@@ -105,8 +106,8 @@ class _Around:
     """Where on the host a moment was: by ranges of FSDP and of the trainer, and by functional collectives."""
 
     def __init__(self, trace: RankTrace, marks: Marks) -> None:
-        self.fsdp = _named(trace, trace.ranges, FSDP)
-        self.functional = _named(trace, trace.ops, re.compile(r"_c10d_functional::"))
+        self.fsdp = _named(trace, trace.ranges, "FSDP::")
+        self.functional = _named(trace, trace.ops, "_c10d_functional::")
         self.marks = [mark for mark in marks.own if mark.range.phase != "step"]
 
     def axis(self, moment: int, kind: str) -> str:
@@ -126,11 +127,10 @@ class _Around:
         return next((mark for mark in self.marks if mark.start <= moment < mark.end), None)
 
 
-def _named(trace: RankTrace, columns: Columns, pattern: re.Pattern[str]) -> list[tuple[int, int]]:
-    chosen = {index for index, name in enumerate(trace.names) if pattern.match(name)}
-    rows = zip(columns.start.tolist(), columns.end.tolist(), columns.name.tolist(), strict=True)
-    return [(start, end) for start, end, name in rows if name in chosen]
+def _named(trace: RankTrace, columns: Columns, prefix: str) -> Intervals:
+    chosen = np.array([name.startswith(prefix) for name in trace.names], dtype=bool)
+    return union(columns.spans()[chosen[columns.name]])
 
 
-def _within(spans: list[tuple[int, int]], moment: int) -> bool:
-    return any(start <= moment < end for start, end in spans)
+def _within(spans: Intervals, moment: int) -> bool:
+    return bool(inside(np.array([moment]), spans)[0])

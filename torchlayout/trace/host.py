@@ -38,6 +38,7 @@ def host_activity(trace: RankTrace) -> Activity:
         work=_work(marks),
         transfers=tuple(gloo_transfers(trace, marks)),
         kernels=tuple(_kernels(trace, ops, kinds)),
+        pipeline=trace.pipeline,
         notes=trace.notes,
     )
 
@@ -112,5 +113,3 @@ def _kernels(trace: RankTrace, ops: Columns, kinds: list[str | None]) -> list[Ke
         for name, count, time in zip(names, counts, spent, strict=True)
         if (kind := kinds[int(name)]) is not None
     ]
-
-

@@ -67,3 +67,12 @@ def intervals(pairs: Iterable[Any]) -> Intervals:
     """An array from (start, end) pairs, as they are."""
     spans = np.array([(start, end) for start, end in pairs], dtype=np.int64)
     return spans.reshape(-1, 2)
+
+
+def inside(moments: NDArray[np.int64], spans: Intervals) -> NDArray[np.bool_]:
+    """Which moments lie in disjoint intervals."""
+    if not len(spans):
+        return np.zeros(len(moments), dtype=bool)
+    at = np.searchsorted(spans[:, 0], moments, side="right") - 1
+    found: NDArray[np.bool_] = (at >= 0) & (moments < spans[np.maximum(at, 0), 1])
+    return found

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchlayout.trace.activity import Step
 from torchlayout.trace.intervals import Intervals, intervals, union
-from torchlayout.trace.rank import Columns, RankTrace
 from torchlayout.trace.ranges import Range
+from torchlayout.trace.rank import Columns, RankTrace
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 # Marks of torch for what the trainer's ranges say in loops that are not ours.
 FOREIGN = (("optimizer", re.compile(r"Optimizer\.step#")), ("data", re.compile(r"enumerate\(DataLoader\)#")))
+
+
+Meaning = TypeVar("Meaning")
 
 
 class Mark(NamedTuple):
@@ -52,7 +55,8 @@ def read_marks(trace: RankTrace) -> Marks:
     return Marks(own, _steps(trace, own), joined, _loop_thread(trace))
 
 
-def _known(trace: RankTrace, meaning):  # type: ignore[no-untyped-def]
+def _known(trace: RankTrace, meaning: Callable[[str], Meaning | None]) -> Iterator[tuple[int, Meaning]]:
+    """Ranges whose name means something: their index, and what."""
     by_name = {index: found for index, name in enumerate(trace.names) if (found := meaning(name)) is not None}
     for index, name in enumerate(trace.ranges.name.tolist()):
         if name in by_name:
@@ -97,5 +101,4 @@ def _loop_thread(trace: RankTrace) -> int:
 def _longest(columns: Columns) -> int:
     if not len(columns):
         return 0
-    spent: NDArray[np.float64] = np.bincount(columns.thread, weights=columns.end - columns.start)
-    return int(spent.argmax())
+    return int(np.bincount(columns.thread, weights=columns.end - columns.start).argmax())

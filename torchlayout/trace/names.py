@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 
 GEMM = re.compile(
-    r"gemm|gemv|cutlass::Kernel|^Cijk_|cublas|hipblas|rocblas|xmma|wgmma|nvjet|_mm_|::mm|::addmm|::bmm|::baddbmm|"
+    r"(?<!fb)gemm|gemv|scudnn|cutlass::Kernel|^Cijk_|cublas|hipblas|rocblas|xmma|wgmma|nvjet|_mm_|::mm|::addmm|::bmm|::baddbmm|"
     r"::matmul|::linear|scaled_mm|cudnn.*(conv|fprop|dgrad|wgrad)|implicit_convolve|convolution|sgemm|splitKreduce|splitK",
     re.IGNORECASE,
 )
@@ -21,7 +21,7 @@ ATTENTION = re.compile(
 ELEMENTWISE = re.compile(
     r"elementwise|reduce|softmax|norm|multi_tensor_apply|foreach|cub::|rocprim|triton_(poi|red|per|foreach)|silu|gelu|"
     r"copy|Memcpy|Memset|fill|cat|embedding|index|gather|scatter|dropout|rope|rotary|adam|nll_loss|cross_entropy|"
-    r"transpose|nchw|nhwc|scan|sort|pool|bn_(fw|bw)|batch_norm|distribution|amax|clamp|lerp|where|arange|aten::",
+    r"transpose|nchw|nhwc|scan|sort|pool|bn_(fw|bw)|batch_norm|distribution|RowwiseMoments|GammaBeta|permute|amax|clamp|lerp|where|arange|aten::",
     re.IGNORECASE,
 )
 COMMUNICATION = re.compile(r"nccl|rccl|msccl|nvshmem|^c10d|^gloo:", re.IGNORECASE)

@@ -79,6 +79,12 @@ class RankTrace:
     issued: dict[int, dict[str, Any]]
     notes: tuple[str, ...] = ()
 
+    @property
+    def pipeline(self) -> tuple[int, ...]:
+        """The ranks of its pipeline; empty where there is none, or the trace does not say."""
+        ranks = max((group.ranks for group in self.groups.values() if group.axis == "pp"), key=len, default=())
+        return ranks if len(ranks) > 1 else ()
+
 
 class _Builder:
     def __init__(self) -> None:
@@ -179,7 +185,7 @@ def read_rank(path: Path) -> RankTrace:
         notes.append(f"{path}: {collector.broken} events have no usable time or name and were left out")
     trace = RankTrace(
         path=path,
-        rank=int(spread.get("rank", named[1] if named else 0)),
+        rank=int(spread.get("rank", named[1] if named else 0) or 0),
         world=int(spread["world_size"]) if "world_size" in spread else None,
         host=str(header.get("host_name", "")),
         device=_device(len(kernels), collector.names),

@@ -1,0 +1,56 @@
+"""`torchlayout trace RUN_OR_TRACES`: where each step's time went."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def trace(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_TRACES", help="A run, a folder of traces of its ranks, or one trace.", show_default=False
+        ),
+    ],
+    step: Annotated[int | None, typer.Option(help="Only this step.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where breakdown, timeline, figures and merged trace go; a run's go beside its traces.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Traces that are read at once.")] = os.cpu_count() or 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print breakdown.json instead of tables.")] = False,
+) -> int:
+    """Charge each moment of a traced step to computation, exposed communication, bubble, idle, data, ..."""
+    from torchlayout.cli.progress import ByteProgress
+    from torchlayout.cli.trace_table import print_breakdown
+    from torchlayout.trace.analyse import analyse
+    from torchlayout.trace.board import write_board
+    from torchlayout.trace.runs import windows
+
+    chosen = windows(path, step)
+    documents = []
+    for window in chosen:
+        with ByteProgress(f"reading {window.source}") as progress:
+            analysis = analyse(window.source, window.known, step=step, jobs=jobs, report=progress.report)
+        documents.append(analysis.document)
+        whole = window.run is not None and step is None
+        beside = window.source if whole else None
+        folder = beside if out is None else out if len(chosen) == 1 else out / window.source.name
+        if folder is not None:
+            analysis.write(folder)
+        if window.run is not None and folder == window.source:
+            write_board(analysis.document, window.run.tensorboard_path, (folder / "timeline.png").read_bytes())
+        if not as_json:
+            print_breakdown(analysis.document, folder)
+    if as_json:
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1, allow_nan=False))
+    return 0

@@ -1,0 +1,138 @@
+"""From the traces of a folder to breakdown.json, the timeline, its pictures and one trace of all ranks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchlayout.errors import InputError
+from torchlayout.files import write_atomically
+from torchlayout.trace.activity import Activity
+from torchlayout.trace.align import aligned
+from torchlayout.trace.breakdown import StepCuts, breakdown, cut_steps
+from torchlayout.trace.device import device_activity
+from torchlayout.trace.figure import draw
+from torchlayout.trace.host import host_activity
+from torchlayout.trace.merge import merge
+from torchlayout.trace.rank import read_rank
+from torchlayout.trace.read import trace_files
+from torchlayout.trace.timeline import timeline_document
+
+# Below this all files together are read sooner than processes start.
+WORTH_PROCESSES_BYTES = 8 * 2**20
+
+Report = Callable[[int, int], None]
+"""Told how many bytes are done of how many."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a run beside its traces; model FLOPs are those of a step, over all ranks."""
+
+    layout: str | None = None
+    flops_per_step: float | None = None
+    predicted: Mapping[str, Any] | None = None
+    memory: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The steps of one window of traces, on all its ranks."""
+
+    activities: tuple[Activity, ...]
+    steps: tuple[StepCuts, ...]
+    document: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """breakdown.json, timeline.json.gz, timeline.png, timeline.svg and merged.json.gz."""
+        timeline = timeline_document(self.activities, self.steps)
+        packed = gzip.compress(json.dumps(timeline, separators=(",", ":")).encode(), 6, mtime=0)
+        write_atomically(folder / "timeline.json.gz", packed)
+        draw(timeline, folder)
+        merge(self.activities, self.steps, folder / "merged.json.gz")
+        # Last, as readers take the other files from its presence.
+        write_atomically(folder / "breakdown.json", json.dumps(self.document, indent=1, allow_nan=False) + "\n")
+
+
+def analyse(
+    source: Path, known: Known | None = None, *, step: int | None = None, jobs: int = 1, report: Report | None = None
+) -> Analysis:
+    """Analyse the traces of a folder, or one trace; step: only this one.
+
+    A trace that cannot be read is left out, and a note says so. Raises InputError where none can be, and for a step
+    that no trace holds.
+    """
+    known = known or Known()
+    files = [source] if source.is_file() else list(trace_files(source))
+    if not files:
+        raise InputError(f"{source} holds no trace; name a run, a folder with *.pt.trace.json.gz, or such a file")
+    activities, unread = _read(files, jobs, report or (lambda done, total: None))
+    if not activities:
+        raise InputError(*unread)
+    activities = aligned(_one_of_each(activities, unread))
+    if step is not None:
+        held = sorted({one.number for activity in activities for one in activity.steps})
+        if step not in held:
+            raise InputError(f"no trace in {source} holds step {step}; held: {', '.join(map(str, held))}")
+        activities = [_only(activity, step) for activity in activities]
+    steps = cut_steps(activities)
+    document = breakdown(str(source), activities, steps, layout=known.layout, flops_per_step=known.flops_per_step)
+    document["predicted"], document["memory"] = known.predicted, list(known.memory)
+    document["notes"] = [*unread, *document["notes"], *known.notes]
+    return Analysis(tuple(activities), tuple(steps), document)
+
+
+def read_activity(path: Path) -> Activity:
+    """What the rank did whose trace this is; raises InputError for a file that is no trace."""
+    trace = read_rank(path)
+    return host_activity(trace) if trace.device == "cpu" else device_activity(trace)
+
+
+def _read(files: Sequence[Path], jobs: int, report: Report) -> tuple[list[Activity], list[str]]:
+    sizes = [path.stat().st_size for path in files]
+    activities, unread, done = [], [], 0
+    report(done, sum(sizes))
+    for result, size in zip(_results(files, jobs if sum(sizes) > WORTH_PROCESSES_BYTES else 1), sizes, strict=True):
+        done += size
+        report(done, sum(sizes))
+        if isinstance(result, Activity):
+            activities.append(result)
+        else:
+            unread.append(result)
+    return activities, unread
+
+
+def _results(files: Sequence[Path], jobs: int) -> Iterable[Activity | str]:
+    if jobs <= 1 or len(files) == 1:
+        yield from map(_activity_or_reason, files)
+        return
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(files)), mp_context=spawned) as pool:
+        yield from pool.map(_activity_or_reason, files)
+
+
+def _activity_or_reason(path: Path) -> Activity | str:
+    try:
+        return read_activity(path)
+    except InputError as error:
+        return str(error)
+
+
+def _one_of_each(activities: Iterable[Activity], notes: list[str]) -> list[Activity]:
+    """A trace for each rank, by rank; a rank's second trace is left out."""
+    by_rank: dict[int, Activity] = {}
+    for activity in activities:
+        if by_rank.setdefault(activity.rank, activity) is not activity:
+            notes.append(f"rank {activity.rank} has more than one trace here; the first by name counts")
+    return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _only(activity: Activity, step: int) -> Activity:
+    return replace(activity, steps=tuple(one for one in activity.steps if one.number == step))

@@ -1,0 +1,94 @@
+"""The timeline as a picture: a lane for each rank, all steps side by side, as PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchlayout.files import write_atomically
+from torchlayout.trace.timeline import DOING, TRANSFERRING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "forward": "#4c78a8",
+    "backward": "#72b7b2",
+    "weight": "#a3c9a8",
+    "bubble": "#e4e4e4",
+    "communication": "#e45756",
+    "idle": "#f7f3d0",
+    "data": "#b279a2",
+    "optimizer": "#f58518",
+    "checkpoint": "#9d755d",
+    "other": "#bab0ac",
+}
+MOST_LANES = 64
+# Micro-batches are numbered where there is room for a number.
+SMALLEST_LABEL = 0.012
+
+
+def draw(document: Mapping[str, Any], folder: Path) -> None:
+    """Write timeline.png and timeline.svg for a timeline document with at least one step."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from io import BytesIO
+
+    figure = _figure(document)
+    for kind in ("png", "svg"):
+        target = BytesIO()
+        figure.savefig(target, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else None)
+        write_atomically(folder / f"timeline.{kind}", target.getvalue())
+
+
+def _figure(document: Mapping[str, Any]) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    steps = document["steps"]
+    lanes = max(min(len(step["lanes"]), MOST_LANES) for step in steps)
+    figure = Figure(figsize=(min(24.0, 4 + 7.0 * len(steps)), 1.8 + 0.36 * lanes), layout="constrained")
+    used: set[str] = set()
+    for place, step in enumerate(steps, start=1):
+        used |= _draw_step(figure.add_subplot(1, len(steps), place), document, step)
+    handles = [Patch(facecolor=colour, label=kind) for kind, colour in COLOURS.items() if kind in used]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(10, max(1, len(handles))), frameon=False)
+    return figure
+
+
+def _draw_step(axes: Axes, document: Mapping[str, Any], step: Mapping[str, Any]) -> set[str]:
+    kinds, lanes = document["kinds"], step["lanes"][:MOST_LANES]
+    length_ms = step["seconds"] * 1e3
+    used = set()
+    for row, lane in enumerate(lanes):
+        for track, place, height in ((DOING, row - 0.4, 0.6), (TRANSFERRING, row + 0.24, 0.16)):
+            events = [event for event in lane["events"] if event[2] == track]
+            spans = [(start / 1e3, duration / 1e3) for start, duration, *_ in events]
+            colours = [COLOURS[kinds[event[3]]] for event in events]
+            used |= {kinds[event[3]] for event in events}
+            axes.broken_barh(spans, (place, height), facecolors=colours, linewidth=0)
+        _number(axes, lane, row, length_ms)
+    axes.set_title(f"step {step['step']}: {length_ms:,.4g} ms")
+    axes.set_xlabel("ms")
+    axes.set_yticks(range(len(lanes)), [f"rank {lane['rank']}" for lane in lanes])
+    axes.set_ylim(len(lanes) - 0.4, -0.6)
+    axes.set_xlim(0, length_ms)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return used
+
+
+def _number(axes: Axes, lane: Mapping[str, Any], row: int, length_ms: float) -> None:
+    for start, duration, track, _, _, _, micro_batch, _ in lane["events"]:
+        if track == DOING and micro_batch >= 0 and duration / 1e3 > SMALLEST_LABEL * length_ms:
+            axes.text(
+                (start + duration / 2) / 1e3,
+                row - 0.1,
+                str(micro_batch),
+                ha="center",
+                va="center",
+                fontsize=6,
+                color="white",
+            )
