@@ -114,6 +114,30 @@ CASES = [
         "precision.parameters=bf15",
     ),
     settings("reduction narrower than the parameters", "is narrower than", "precision.reduce=bf16"),
+    settings(
+        "profile that ends after the run",
+        "profile.steps = 2 from profile.start_step = 2 reach step 3, above train.steps = 2; legal: 0 to 1",
+        "profile.steps=2",
+        "profile.start_step=2",
+    ),
+    settings(
+        "profile that begins after the run",
+        "profile.start_step = 3 is above train.steps = 2; legal: 1 to 2",
+        "profile.steps=1",
+        "profile.start_step=3",
+    ),
+    settings("profile of no rank", 'profile.ranks = [] must be "all" or a list of different ranks', "profile.ranks=[]"),
+    settings("profile of a rank twice", "profile.ranks = [1, 1] must be", "profile.ranks=[1, 1]"),
+    settings("profile of ranks that are a word", 'profile.ranks = "some" must be "all"', "profile.ranks=some"),
+    Case(
+        "profile of a rank that is not there",
+        "profile.ranks = [0, 2] has rank 2, but there are 2 ranks; legal: 0 to 1",
+        arguments=(
+            *("--layout", "fsdp2", "--set", "profile.steps=1", "--set", "profile.start_step=1"),
+            *("--set", "profile.ranks=[0, 2]"),
+        ),
+        world=2,
+    ),
     settings("decay unknown", "did you mean cosine?", "optimizer.decay=cosin"),
     settings("hardware unknown", "did you mean a100-sxm-80gb?", "hardware.name=a100-sxm-80g"),
     # The model
@@ -163,7 +187,7 @@ CASES = [
     # Assignments
     settings("assignment without =", "is no assignment", "train.steps"),
     settings("assignment to a section", "would replace a whole section", "train=5"),
-    settings("assignment without a section", "did you mean train.steps?", "steps=5"),
+    settings("assignment without a section", "did you mean train.steps or profile.steps?", "steps=5"),
     settings("assignment into a value", "is a value and has no keys", "train.steps.x=5"),
     settings("assignment to an empty key", "is no assignment", "train.=5"),
 ]

@@ -81,6 +81,18 @@ def test_what_was_written_loads_as_the_same_configuration(minimal: Path, tmp_pat
         assert Config.load(tmp_path / "run" / "config.toml") == config
 
 
+def test_ranks_to_profile_are_written_and_read_as_a_list(minimal: Path, tmp_path: Path) -> None:
+    config = Config.load(minimal, ["profile.ranks=[0, 3]"])
+    assert config.profile.ranks == (0, 3)
+    config.write(tmp_path / "config.toml")
+    assert Config.load(tmp_path / "config.toml") == config
+
+
+def test_what_a_profile_would_be_does_not_matter_where_there_is_none(minimal: Path) -> None:
+    config = Config.load(minimal, ["profile.start_step=1000", "profile.ranks=[7]", "profile.steps=0"])
+    assert config.check(1) == []
+
+
 def test_writing_leaves_no_half_written_file(minimal: Path, tmp_path: Path) -> None:
     Config.load(minimal).write(tmp_path / "run" / "config.toml")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]

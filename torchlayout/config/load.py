@@ -19,6 +19,7 @@ from torchlayout.config.sections import (
     LayoutSection,
     OptimizerSection,
     Precision,
+    ProfileSection,
     RunSection,
     TrainSection,
 )
@@ -53,6 +54,8 @@ class Config(Section):
     """The loop."""
     checkpoint: CheckpointSection = CheckpointSection()
     """When the state of training is saved, and what a run continues."""
+    profile: ProfileSection = ProfileSection()
+    """Which steps are profiled, and on which ranks."""
     hardware: HardwareSection = HardwareSection()
     """What the run is measured against."""
 
@@ -115,6 +118,8 @@ class Config(Section):
                 f"train.evaluate_every = {self.train.evaluate_every} needs samples that are held out; "
                 "set data.evaluation_fraction above 0, or train.evaluate_every = 0"
             )
+        if window := self.profile.problem_within(steps):
+            problems.append(window)
         if problems:
             raise refuse(*problems)
         return self
@@ -144,6 +149,8 @@ class Config(Section):
             layout = self._layout(1) if world is None else self.layout_for(world)
         except InputError as error:
             return [*problems, *error.problems]
+        if ranks := self.profile.problem_on(layout.world):
+            problems.append(ranks)
         return problems + layout.check(self.model, self.batch.global_size, self.data.sequence_length, self.precision)
 
     def write(self, path: str | Path) -> None:
@@ -172,6 +179,7 @@ SECTIONS: dict[str, type[Section]] = {
     "optimizer": OptimizerSection,
     "train": TrainSection,
     "checkpoint": CheckpointSection,
+    "profile": ProfileSection,
     "hardware": HardwareSection,
 }
 KEYS = {

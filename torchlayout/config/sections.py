@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from torchlayout.errors import InputError
 from torchlayout.layout import Layout
-from torchlayout.tables import Section, refuse
+from torchlayout.tables import Section, refuse, shown
 
 LARGEST = 2**53  # whole numbers above it do not survive a float, a JSON reader or a TensorBoard scalar
 
@@ -215,6 +215,48 @@ class CheckpointSection(Section):
     """Whether training goes on, from a copy in host memory, while a checkpoint is written."""
     resume: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")] = "auto"
     """What to continue: `auto` (the newest sound checkpoint of this run), `never`, or the folder of a checkpoint."""
+
+
+def _ranks(value: Any) -> Any:
+    """The value where it is legal; the one sentence on ranks says all that they may be."""
+    ranks = tuple(value) if isinstance(value, list | tuple) else ()
+    legal = all(type(rank) is int and 0 <= rank <= LARGEST for rank in ranks) and len(set(ranks)) == len(ranks)
+    if value != "all" and not (ranks and legal):
+        raise refuse(f'profile.ranks = {shown(value)} must be "all" or a list of different ranks, such as [0, 3]')
+    return ranks or value
+
+
+class ProfileSection(Section):
+    """Which steps are profiled, and on which ranks."""
+
+    steps: Whole = 0
+    """Steps that are profiled; 0 is none."""
+    start_step: Count = 5
+    """First step that is profiled, from 1; the first steps of a run warm up."""
+    ranks: Annotated[Literal["all"] | tuple[Whole, ...], BeforeValidator(_ranks)] = "all"
+    """Ranks that write a trace: `all`, or a list of them."""
+    memory: bool = False
+    """Whether the memory of each phase is written too, and on CUDA a snapshot of the allocator."""
+
+    def problem_within(self, last_step: int) -> str | None:
+        """What is wrong in a run of so many steps, or None."""
+        if self.steps == 0 or self.start_step + self.steps - 1 <= last_step:
+            return None
+        if self.start_step > last_step:
+            return f"profile.start_step = {self.start_step} is above train.steps = {last_step}; legal: 1 to {last_step}"
+        return (
+            f"profile.steps = {self.steps} from profile.start_step = {self.start_step} reach step "
+            f"{self.start_step + self.steps - 1}, above train.steps = {last_step}; "
+            f"legal: 0 to {last_step - self.start_step + 1}"
+        )
+
+    def problem_on(self, world: int) -> str | None:
+        """What is wrong on so many ranks, or None."""
+        beyond = [rank for rank in self.ranks if isinstance(rank, int) and rank >= world]
+        if self.steps == 0 or not beyond:
+            return None
+        there = "is 1 rank; legal: 0" if world == 1 else f"are {world} ranks; legal: 0 to {world - 1}"
+        return f"profile.ranks = {shown(self.ranks)} has rank {beyond[0]}, but there {there}"
 
 
 class HardwareSection(Section):
