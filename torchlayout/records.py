@@ -28,6 +28,7 @@ class RunDirectory:
         self.metrics_path = self.path / "metrics.jsonl"
         self.tensorboard_path = self.path / "tensorboard"
         self.checkpoints_path = self.path / "checkpoints"
+        self.traces_path = self.path / "traces"
 
     def create(self) -> RunDirectory:
         """Makes the folder where it is not there yet; raises InputError where it cannot be made."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchlayout.layout import Layout
 from torchlayout.model.llama import Llama
+from torchlayout.parallel.mark import Mark, unmarked
 from torchlayout.parallel.shard import finish_backward
 
 if TYPE_CHECKING:
@@ -55,14 +56,16 @@ class AccumulatedStep:
         self.model = model
         self.layout = layout
 
-    def forward_backward(self, batch: DeviceBatch, scale: Tensor) -> Tensor:
+    def forward_backward(self, batch: DeviceBatch, scale: Tensor, mark: Mark = unmarked) -> Tensor:
         """Add the gradients of loss x scale to the parameters; return the summed loss."""
         total = torch.zeros((), dtype=torch.float64, device=batch.tokens.device)
         count = batch.tokens.shape[0] // self.layout.micro_batch
         for index, piece in enumerate(batch.micro_batches(self.layout.micro_batch)):
             finish_backward(self.model, self.layout.zero != 1 or index == count - 1)
-            loss = self._loss(piece)
-            (loss.sum() * scale).backward()
+            with mark("forward", stage=0, micro_batch=index):
+                loss = self._loss(piece)
+            with mark("backward", stage=0, micro_batch=index):
+                (loss.sum() * scale).backward()
             total += loss.detach().double().sum()
         return total
 

@@ -15,6 +15,7 @@ from torchlayout.model.initialize import held_part, initialize
 from torchlayout.model.llama import Llama
 from torchlayout.parallel.compile import apply_compile
 from torchlayout.parallel.context import apply_context_parallel
+from torchlayout.parallel.mark import Mark, unmarked
 from torchlayout.parallel.mesh import Meshes
 from torchlayout.parallel.microbatches import AccumulatedStep, DeviceBatch
 from torchlayout.parallel.pipeline import PipelinedStep, TiedEnds, stage_parts
@@ -28,7 +29,7 @@ EMBEDDING = "embedding.weight"
 class MicroBatchStep(Protocol):
     """Runs all micro-batches of this data rank's part of a global batch."""
 
-    def forward_backward(self, batch: DeviceBatch, scale: Tensor) -> Tensor: ...
+    def forward_backward(self, batch: DeviceBatch, scale: Tensor, mark: Mark = unmarked) -> Tensor: ...
 
     def evaluate(self, batch: DeviceBatch) -> Tensor: ...
 

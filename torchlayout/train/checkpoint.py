@@ -43,7 +43,8 @@ class Saver:
             return result
         ends = result.stop is not None or result.step == trainer.config.train.steps
         if ends or result.step % self.settings.every == 0:
-            self.save(trainer, wait=ends)
+            with trainer.mark("checkpoint"):
+                self.save(trainer, wait=ends)
         return result
 
     def save(self, trainer: Trainer, *, wait: bool) -> None:

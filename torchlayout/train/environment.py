@@ -11,12 +11,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from torchlayout.errors import InputError
+
+RESIDENT_PAGES = Path("/proc/self/statm")
 
 
 def pick_device() -> torch.device:
@@ -62,12 +65,37 @@ def _store(timeout: datetime.timedelta) -> Any:
     return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 
-def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory this process has held: of the device's allocator, or resident on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+class MemoryMeter:
+    """The memory this process holds: of the device's allocator on CUDA, else resident on the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.measure = "allocator" if device.type == "cuda" else "resident"
+        self.earlier_peak = 0  # before the device's own count was started anew
+
+    def peak_bytes(self) -> int:
+        """The most that was held at any time so far."""
+        if self.measure == "allocator":
+            return max(self.earlier_peak, torch.cuda.max_memory_allocated(self.device))
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+    def now_bytes(self) -> int:
+        """What is held now; where the host does not tell, its peak."""
+        if self.measure == "allocator":
+            return torch.cuda.memory_allocated(self.device)
+        if not RESIDENT_PAGES.exists():
+            return self.peak_bytes()
+        return int(RESIDENT_PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def lap_bytes(self) -> int:
+        """The most that was held since the last call; on a host what is held now, as its peak cannot start anew."""
+        if self.measure == "resident":
+            return self.now_bytes()
+        lap = torch.cuda.max_memory_allocated(self.device)
+        self.earlier_peak = max(self.earlier_peak, lap)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return lap
 
 
 def device_name(device: torch.device) -> str:

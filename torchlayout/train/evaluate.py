@@ -15,12 +15,13 @@ class Evaluation:
         every = trainer.config.train.evaluate_every
         if every == 0 or not (result.step % every == 0 or result.step == trainer.config.train.steps):
             return result
-        held_out = evaluation_batches(
-            trainer.corpus,
-            trainer.config.data,
-            global_batch=trainer.config.batch.global_size,
-            batches=trainer.config.train.evaluate_batches,
-            rank=trainer.meshes.data_rank,
-            world=trainer.layout.data_ranks,
-        )
-        return replace(result, evaluation_loss=trainer.evaluate(held_out))
+        with trainer.mark("evaluation"):
+            held_out = evaluation_batches(
+                trainer.corpus,
+                trainer.config.data,
+                global_batch=trainer.config.batch.global_size,
+                batches=trainer.config.train.evaluate_batches,
+                rank=trainer.meshes.data_rank,
+                world=trainer.layout.data_ranks,
+            )
+            return replace(result, evaluation_loss=trainer.evaluate(held_out))

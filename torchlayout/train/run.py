@@ -25,6 +25,7 @@ from torchlayout.train.memory import (
     recorded_out_of_memory,
 )
 from torchlayout.train.metrics import MetricsWriter
+from torchlayout.train.profiler import Profiler
 from torchlayout.train.resume import beginning
 from torchlayout.train.state import load_state
 from torchlayout.train.stop import stop_with_launcher
@@ -86,11 +87,12 @@ def _train(config: Config, layout: Layout, device: torch.device, directory: RunD
     console.print(f"{layout} on {layout.world} x {device.type} -> {directory.path}; {metrics.speed_note}")
     if config.train.wall_time_limit_minutes is not None and config.checkpoint.every == 0:
         console.print("the wall-time limit will end this run without saving it: checkpoint.every = 0")
-    saver = Saver(trainer, checkpoints, console)
+    saver, profiler = Saver(trainer, checkpoints, console), Profiler(trainer, directory, console)
     reason, final_weights = "interrupted", None
     try:
         with trainer.stop.on_signals():
-            stop = trainer.fit([Evaluation(), metrics, saver])
+            stop = trainer.fit([Evaluation(), metrics, saver], profiler)
+            profiler.finish()
             saver.finish()
         final_weights = trainer.weights_digest()
         reason = "done" if stop is None else f"stopped by {stop} after step {trainer.steps_done}"
@@ -109,6 +111,8 @@ def _train(config: Config, layout: Layout, device: torch.device, directory: RunD
         metrics.close(trainer, reason, final_weights)
         saver.close()
         trainer.close()
+        profiler.close()
+    profiler.report()
     if saver.failure is not None:
         return 1
     return INTERRUPTED if stop == "SIGINT" else 0

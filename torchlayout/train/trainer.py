@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,10 +21,11 @@ from torchlayout.layout import Layout
 from torchlayout.model.initialize import weights_digest
 from torchlayout.model.loss import IGNORED
 from torchlayout.parallel.context import held_positions
+from torchlayout.parallel.mark import Mark, unmarked
 from torchlayout.parallel.mesh import build_meshes
 from torchlayout.parallel.microbatches import DeviceBatch
 from torchlayout.parallel.parallelize import parallelize
-from torchlayout.train.environment import peak_memory_bytes
+from torchlayout.train.environment import MemoryMeter
 from torchlayout.train.exchange import StepFacts, exchange_step, sum_over_ranks
 from torchlayout.train.optimizer import build_optimizer, clip_gradients, learning_rate, squared_gradient_norm
 from torchlayout.train.stop import StopRequest, stop_reason
@@ -60,6 +62,12 @@ class Observer(Protocol):
     def after_step(self, trainer: Trainer, result: StepResult) -> StepResult: ...
 
 
+class Around(Protocol):
+    """What surrounds every step with its observers, on every rank."""
+
+    def step(self, trainer: Trainer) -> AbstractContextManager[object]: ...
+
+
 class Trainer:
     """A model in its layout, its optimizer and its data, ready to step."""
 
@@ -91,35 +99,44 @@ class Trainer:
         self.skipped_in_a_row = 0
         self.gradients_seen = False
         self.stop = StopRequest(config.train.wall_time_limit_minutes)
+        self.memory = MemoryMeter(device)
+        self.mark: Mark = unmarked
 
     def step(self) -> StepResult:
         """One optimizer step on the next global batch."""
         started = time.perf_counter()
         step = self.steps_done + 1
-        batch = self.held_part(next(self.batches))
+        with self.mark("data"):
+            batch = self.held_part(next(self.batches))
         data_seconds = time.perf_counter() - started
 
         rate = learning_rate(step, self.config.train.steps, self.config.optimizer)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        valid_tokens = self.count_labels(batch.labels)
+        with self.mark("exchange"):
+            valid_tokens = self.count_labels(batch.labels)
         # Gradients are averaged over replicas and shards, so the sum they should be is asked for here.
         scale = self.layout.data_ranks * self.layout.context / valid_tokens.clamp(min=1)
-        summed_loss = self.model.step.forward_backward(DeviceBatch.of(batch, self.device), scale)
-        self.model.finish_gradients()
+        summed_loss = self.model.step.forward_backward(DeviceBatch.of(batch, self.device), scale, self.mark)
+        with self.mark("reduce"):
+            self.model.finish_gradients()
         if not self.gradients_seen:
             self.require_gradients()
             self.gradients_seen = True
-        squared_norm = squared_gradient_norm([parameter for _, parameter in self.own_parameters])
-        facts = self.exchange(batch, summed_loss, squared_norm, data_seconds)
+        with self.mark("clip"):
+            squared_norm = squared_gradient_norm([parameter for _, parameter in self.own_parameters])
+        with self.mark("exchange"):
+            facts = self.exchange(batch, summed_loss, squared_norm, data_seconds)
         loss, norm = facts.summed_loss / max(1, int(valid_tokens)), facts.grad_norm
 
         finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite:
-            if self.config.optimizer.clip_norm > 0:
+        with self.mark("clip"):
+            if finite and self.config.optimizer.clip_norm > 0:
                 clip_gradients(self.model.parameters(), norm, self.config.optimizer.clip_norm)
-            self.optimizer.step()
-        self.optimizer.zero_grad()
+        with self.mark("optimizer"):
+            if finite:
+                self.optimizer.step()
+            self.optimizer.zero_grad()
         self.steps_done = step
         self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
         return StepResult(
@@ -170,7 +187,7 @@ class Trainer:
             squared_norm=squared_norm,
             digest=batch_digest(batch.samples, batch.positions, batch.tokens, batch.labels),
             data_seconds=data_seconds,
-            peak_memory_bytes=peak_memory_bytes(self.device),
+            peak_memory_bytes=self.memory.peak_bytes(),
             stop=self.stop.code(),
         )
 
@@ -188,15 +205,16 @@ class Trainer:
         """Stop the processes that read data."""
         self.loader.close()
 
-    def fit(self, observers: Sequence[Observer]) -> str | None:
+    def fit(self, observers: Sequence[Observer], around: Around | None = None) -> str | None:
         """Step to the end, or until a rank is told to stop, and then say why.
 
         Raises TrainingStopped after too many non-finite steps in a row.
         """
         while self.steps_done < self.config.train.steps:
-            result = self.step()
-            for observer in observers:
-                result = observer.after_step(self, result)
+            with nullcontext() if around is None else around.step(self):
+                result = self.step()
+                for observer in observers:
+                    result = observer.after_step(self, result)
             if self.skipped_in_a_row >= self.config.train.stop_after_non_finite:
                 raise TrainingStopped(
                     f"stopped at step {result.step}: loss or gradient was not finite in {self.skipped_in_a_row} steps "

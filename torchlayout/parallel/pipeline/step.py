@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from torchlayout.config import Config
 from torchlayout.layout import Layout
 from torchlayout.model.llama import Llama
+from torchlayout.parallel.mark import Mark, unmarked
 from torchlayout.parallel.mesh import Meshes
 from torchlayout.parallel.microbatches import DeviceBatch
 from torchlayout.parallel.pipeline.forward import ForwardOnly
+from torchlayout.parallel.pipeline.marked import MarkedStage
 from torchlayout.parallel.pipeline.stages import Boundary
 
 SCHEDULE_CLASSES = {
@@ -47,8 +48,8 @@ class PipelinedStep:
         held = layout.stages_of(meshes.coordinate("pp"))
         self.takes_tokens, self.gives_loss = 0 in held, layout.stages - 1 in held
         group = meshes.axes.get_group("pp")
-        stages = [
-            PipelineStage(
+        self.stages = [
+            MarkedStage(
                 part,
                 stage,
                 layout.stages,
@@ -61,7 +62,7 @@ class PipelinedStep:
         ]
         schedule_class = get_schedule_class(SCHEDULE_CLASSES[layout.schedule])
         self.schedule = schedule_class(
-            stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else stages,
+            self.stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else self.stages,
             n_microbatches=layout.micro_batches(config.batch.global_size),
             loss_fn=self._scaled_loss,
             # The loss is scaled once, by us; torch would divide by the number of micro-batches again.
@@ -69,9 +70,11 @@ class PipelinedStep:
         )
         self.forward_only = ForwardOnly(dict(zip(held, parts, strict=True)), layout, boundary, group)
 
-    def forward_backward(self, batch: DeviceBatch, scale: Tensor) -> Tensor:
+    def forward_backward(self, batch: DeviceBatch, scale: Tensor, mark: Mark = unmarked) -> Tensor:
         """Add the gradients of loss x scale to the parameters; return the summed loss (0 off the last stage)."""
         self.scale = scale
+        for stage in self.stages:
+            stage.mark = mark
         tokens = (batch.tokens,) if self.takes_tokens else ()
         target = {"target": batch.labels} if self.gives_loss else {}
         losses = self.schedule.step(*tokens, **target, **batch.others())
