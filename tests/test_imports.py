@@ -39,6 +39,7 @@ TORCH_FREE = (
     "records",
     "schedule",
     "tables",
+    "tensorboard_plugin",
     "web",
 )
 

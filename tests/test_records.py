@@ -63,6 +63,21 @@ def test_a_resumed_run_is_not_swallowed_by_a_half_written_line(run: RunDirectory
     assert run.metrics() == [{"step": 1}, {"step": 2}]
 
 
+def test_the_end_of_a_long_file_is_read_alone(run: RunDirectory) -> None:
+    for step in range(1, 101):
+        run.append({"step": step})
+    end = run.metrics(last_bytes=200)
+    assert end == run.metrics()[-len(end) :]
+    assert 5 < len(end) < 100
+
+
+def test_a_line_whose_step_is_no_number_is_none(run: RunDirectory) -> None:
+    run.append({"step": 1})
+    run.append({"step": ["1"]})
+    run.append({"step": None})
+    assert run.metrics() == [{"step": 1}]
+
+
 def test_a_run_without_metrics_has_none(run: RunDirectory) -> None:
     assert run.metrics() == []
 

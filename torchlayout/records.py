@@ -92,19 +92,29 @@ class RunDirectory:
             kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
             write_atomically(self.metrics_path, "".join(kept))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The records by step; of a step written twice (after a resume) the last one; a half-written line is none."""
+    def metrics(self, last_bytes: int | None = None) -> list[dict[str, Any]]:
+        """The records by step; of a step written twice (after a resume) the last one; a half-written line is none.
+
+        With last_bytes only those at the end of the file, however long it is.
+        """
         if not self.metrics_path.exists():
             return []
         by_step: dict[int, dict[str, Any]] = {}
-        for line in self.metrics_path.read_bytes().splitlines():
+        for line in _end(self.metrics_path, last_bytes).splitlines():
             try:
                 record = json.loads(line)
             except ValueError:
                 continue  # half a line, left by a run that was killed while it wrote
-            if isinstance(record, dict) and "step" in record:
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
                 by_step[record["step"]] = record
         return [by_step[step] for step in sorted(by_step)]
+
+
+def _end(path: Path, most_bytes: int | None) -> bytes:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most_bytes) if most_bytes is not None else 0)
+        return file.read()
 
 
 def _ends_with_newline(descriptor: int, size: int) -> bool:

@@ -22,13 +22,13 @@ class Page:
         self.said: list[str] = []
         self.requests: list[str] = []
 
-    def open(self, file: Path) -> Page:
-        """Opens a local file as a user does, and forgets what an earlier page said."""
+    def open(self, place: Path | str) -> Page:
+        """Opens a local file or an address as a user does, and forgets what an earlier page said."""
         self.look(1280, "light")
         self.browser.get("about:blank")
         self.listen()
         self.said, self.requests = [], []
-        self.browser.get(file.resolve().as_uri())
+        self.browser.get(place if isinstance(place, str) else place.resolve().as_uri())
         self.settle()
         return self
 

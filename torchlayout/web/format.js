@@ -18,10 +18,25 @@ function count(value) {
   return value >= 100 ? whole(value) : String(Number(value.toPrecision(3)));
 }
 
+// 2^20 as 1 MiB.
+function bytes(value) {
+  if (!known(value)) return UNKNOWN;
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
+  return `${Number((value / 1024 ** power).toPrecision(3))} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
+// 1.5e11 of a unit as 150 G: rates are decimal.
+function decimal(value, unit) {
+  if (!known(value)) return UNKNOWN;
+  const power = Math.min(5, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  return `${Number((value / 1000 ** power).toPrecision(3))} ${["", "k", "M", "G", "T", "P"][power]}${unit}`;
+}
+
 function seconds(value) {
   if (!known(value)) return UNKNOWN;
   if (value >= 100) return `${whole(value)} s`;
   if (value >= 1) return `${value.toFixed(value >= 10 ? 1 : 2)} s`;
+  if (value === 0) return "0 s";
   if (value >= 1e-3) return `${Number((value * 1e3).toPrecision(3))} ms`;
   return `${Number((value * 1e6).toPrecision(3))} \u00b5s`;
 }

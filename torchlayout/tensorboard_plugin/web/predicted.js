@@ -1,0 +1,70 @@
+// What the planner said of a layout beside what was measured.
+
+class PredictedView {
+  constructor(tip) {
+    this.title = "Predicted";
+    this.tip = tip;
+    this.root = el("div");
+  }
+
+  fill({ run, window, reply }) {
+    const found = reply.breakdown;
+    const parts = found ? [this.comparison(found), this.pipeline(found), this.causes(found)] : [];
+    this.root.replaceChildren(...[missing(run, window, reply), ...parts].filter(Boolean));
+  }
+
+  comparison(found) {
+    const took = mean(found.steps.map((step) => step.seconds));
+    const measured = Object.fromEntries(Object.entries(found.mean).map(([name, part]) => [name, part * (took ?? 0)]));
+    if (!found.predicted || !took) return section("Predicted beside measured", el("p", {}, "Nothing was predicted for this run: the planner does not know its hardware, or the analysis was made without it."));
+    const { seconds: foretold, shares } = found.predicted;
+    const off = foretold / took - 1;
+    const tile = (name, value, small) => el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, value, small ? el("small", {}, small) : null));
+    return section("Predicted beside measured",
+      el("dl", { class: "tiles" }, tile("Predicted", seconds(foretold)), tile("Measured", seconds(took), found.steps.length > 1 ? `mean of ${found.steps.length} steps` : null),
+        tile("Off by", signed(off), off < 0 ? "the prediction is too fast" : "the prediction is too slow")),
+      this.bars([["predicted", shares, foretold], ["measured", measured, took]]),
+      this.table(shares, measured, took));
+  }
+
+  bars(entries) {
+    const fraction = (shares, total) => Object.fromEntries(Object.entries(shares).map(([name, value]) => [name, value / total]));
+    const rows = entries.map(([label, shares, total]) => ({ ran: true, layout: { label, shares: fraction(shares, total), step_seconds: { median: total } } }));
+    const longest = Math.max(...rows.map((row) => row.layout.step_seconds.median));
+    const all = rows.map((row) => folded(row.layout.shares));
+    return el("div", {}, el("p", { class: "note" }, legend(partsIn(all))), el("ol", { class: "bars" }, rows.map(({ layout }, index) => el("li", {},
+      el("span", {}, layout.label),
+      stackedBar(all[index], layout.step_seconds.median / longest, { tabindex: "0", "aria-label": `${layout.label}: ${inWords(all[index])}`, on: this.tip.on(() => shareLines(layout.label, layout.shares, percent)) }),
+      el("span", { class: "value" }, seconds(layout.step_seconds.median))))));
+  }
+
+  table(predicted, measured, took) {
+    const names = [...new Set([...Object.keys(measured), ...Object.keys(predicted)])].filter((name) => (measured[name] ?? 0) + (predicted[name] ?? 0) > 0);
+    const order = PARTS.map(([key]) => key);
+    const place = (name) => (order.indexOf(name.split("/")[0]) + order.length + 1) % (order.length + 1);
+    names.sort((a, b) => place(a) - place(b) || (measured[b] ?? 0) - (measured[a] ?? 0));
+    const rows = names.map((name) => [
+      el("span", { class: "key" }, swatch(name.split("/")[0]), name.replace("/", ": ")), seconds(predicted[name] ?? 0), seconds(measured[name] ?? 0),
+      signed(((predicted[name] ?? 0) - (measured[name] ?? 0)) / took)]);
+    return figureTable(["Part of the step", "Predicted", "Measured", "Difference, of the step"], rows, 1);
+  }
+
+  pipeline(found) {
+    if (!found.pipeline) return null;
+    const { bubble, schedule, by_rank: byRank } = found.pipeline;
+    const top = Math.max(bubble, schedule ?? 0, ...Object.values(byRank), 1e-9);
+    const bar = (name, value, key) => el("li", {}, el("span", {}, name), stackedBar({ [key]: 1 }, value / top, { "aria-label": `${name}: ${percent(value)}` }), el("span", { class: "value" }, percent(value)));
+    const ranks = Object.entries(byRank);
+    return section("Pipeline bubble", el("p", { class: "note" }, "Fractions of the pipeline's time, from its first forward to its last backward; the schedule's own count is with equal stages."),
+      el("ol", { class: "bars" }, known(schedule) ? bar("schedule", schedule, "rest") : null, bar("measured", bubble, "bubble"), ranks.length > 1 ? ranks.slice(0, MOST_ROWS).map(([rank, value]) => bar(`rank ${rank}`, value, "bubble")) : null));
+  }
+
+  causes(found) {
+    return found.causes.length ? section("Where its time went", causeList(found.causes.map((cause) => cause.sentence))) : null;
+  }
+}
+
+function signed(fraction) {
+  const words = percent(Math.abs(fraction));
+  return words === "0.0%" ? words : `${fraction < 0 ? "\u2212" : "+"}${words}`;
+}
