@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
-from torchlayout.trace.intervals import EMPTY, Intervals, clip, union
+import numpy as np
+from numpy.typing import NDArray
+
+from torchlayout.trace.intervals import EMPTY, Intervals, clip, intervals, union
 from torchlayout.trace.ranges import Phase
 
 CLASSES = ("gemm", "attention", "elementwise", "other")
@@ -64,7 +67,7 @@ class Activity:
     """What one rank did.
 
     compute: by class, each disjoint; classes may overlap, as streams do. optimizer: the part of compute that updates
-    parameters. phases: what the host marked. work: the micro-batches, in the order of their start.
+    parameters. phases: what the host marked. work: the micro-batches, and transfers, in the order of their start.
     """
 
     rank: int
@@ -90,9 +93,18 @@ class Activity:
         """When anything was computed."""
         return union(*self.compute.values())
 
-    def transferring(self, step: Step) -> Iterator[Transfer]:
+    def transferring(self, step: Step) -> list[Transfer]:
         """The transfers that reach into a step."""
-        return (transfer for transfer in self.transfers if transfer.start < step.end and transfer.end > step.start)
+        starts, reached = self._transfer_times
+        # Before the first that can, all have ended.
+        first, last = np.searchsorted(reached, step.start, side="right"), np.searchsorted(starts, step.end)
+        return [transfer for transfer in self.transfers[first:last] if transfer.end > step.start]
+
+    @cached_property
+    def _transfer_times(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The start of each transfer, and the latest end up to it."""
+        spans = intervals((transfer.start, transfer.end) for transfer in self.transfers)
+        return spans[:, 0], np.maximum.accumulate(spans[:, 1])
 
     def working(self, step: Step) -> list[Work]:
         """The micro-batches of a step."""

@@ -33,17 +33,21 @@ def aligned(activities: Sequence[Activity]) -> list[Activity]:
 
 
 def _ahead(activities: Sequence[Activity]) -> dict[tuple[str, str], int]:
-    """By how much the second host's clock is ahead of the first's: the median over what both took part in."""
+    """By how much the second host's clock is ahead of the first's: the median over what both took part in.
+
+    Of each collective its first host is held against the others: that connects them all, and 256 hosts are no 65,000
+    pairs.
+    """
     host_of = {activity.rank: activity.host for activity in activities}
     differences: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for number in sorted({step.number for activity in activities for step in activity.steps}):
         steps = {one.rank: step for one in activities for step in one.steps if step.number == number}
         for together in Meetings([one for one in activities if one.rank in steps], steps).all():
             ends = {host_of[rank]: transfer.end for rank, transfer in together.items()}
-            for one in ends:
-                for other in ends:
-                    if one != other:
-                        differences[one, other].append(ends[other] - ends[one])
+            one, *others = sorted(ends)
+            for other in others:
+                differences[one, other].append(ends[other] - ends[one])
+                differences[other, one].append(ends[one] - ends[other])
     return {pair: int(median(values)) for pair, values in differences.items()}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torchlayout.trace.activity import Activity, Step, Work
 from torchlayout.trace.causes import causes
 from torchlayout.trace.collectives import SECOND, CollectiveTable, kernel_table, seconds
-from torchlayout.trace.intervals import length
+from torchlayout.trace.intervals import clip, length, union
 from torchlayout.trace.meet import Meetings
 from torchlayout.trace.pipeline import Finished, charge_bubble, pipelines, schedule_bubble
 from torchlayout.trace.shares import SHARES, Cut, by_collective, cut
@@ -181,11 +181,11 @@ def _pipeline(activities: Sequence[Activity], steps: Sequence[StepCuts]) -> dict
             all_work = [work for of_rank in works.values() for work in of_rank]
             if not all_work:
                 continue
-            span = max(work.end for work in all_work) - min(work.start for work in all_work)
+            start, end = min(work.start for work in all_work), max(work.end for work in all_work)
             for rank in works:
-                spent = step.cuts[rank].nanoseconds()
-                waited = sum(value for name, value in spent.items() if name.startswith("bubble/"))
-                by_rank[rank].append(waited / span)
+                shares = step.cuts[rank].shares.items()
+                waits = union(*(spans for name, spans in shares if name.startswith("bubble/")))
+                by_rank[rank].append(length(clip(waits, start, end)) / max(1, end - start))
             if len(group) == len(group[0].pipeline):
                 counted.append(schedule_bubble(works))
     if not by_rank:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchlayout.trace.activity import Activity, Transfer
-from torchlayout.trace.intervals import EMPTY, intersect, intervals, length
+from torchlayout.trace.intervals import EMPTY, covered, intervals
 from torchlayout.trace.meet import Meetings
 from torchlayout.trace.shares import Cut
 
@@ -41,21 +41,32 @@ class CollectiveTable:
 
     def __init__(self) -> None:
         self.rows: defaultdict[tuple[str, str, int], _Row] = defaultdict(_Row)
+        self.counted_to: dict[int, int] = {}
 
     def add(self, activity: Activity, cut: Cut, meetings: Meetings) -> None:
-        """Count a rank's transfers of a step."""
-        for transfer in activity.transferring(cut.step):
+        """Count a rank's transfers of a step, the steps in their order."""
+        transfers = activity.transferring(cut.step)
+        spans = intervals((transfer.start, transfer.end) for transfer in transfers)
+        exposed = {
+            axis: covered(spans, cut.shares.get(f"communication/{axis}", EMPTY)).tolist()
+            for axis in {transfer.axis for transfer in transfers}
+        }
+        counted_to = self.counted_to.get(activity.rank)
+        for place, transfer in enumerate(transfers):
             row = self.rows[transfer.collective, transfer.axis, _size(transfer)]
-            span = intervals([transfer[:2]])
+            row.exposed += exposed[transfer.axis][place]
+            # One that began in an earlier step was counted there.
+            if counted_to is not None and transfer.start < counted_to:
+                continue
             row.count += 1
             row.bytes += transfer.bytes
             row.nanoseconds += transfer.end - transfer.start
-            row.exposed += length(intersect(span, cut.shares.get(f"communication/{transfer.axis}", EMPTY)))
             # Bandwidth only counts from when the last rank had come.
             begun = max(transfer.start, meetings.last_start(activity.rank, transfer) or transfer.start)
             if transfer.bytes and transfer.end > begun:
                 row.timed_bytes += transfer.bytes
                 row.timed += transfer.end - begun
+        self.counted_to[activity.rank] = cut.step.end
 
     def document(self, ranks: int, steps: int) -> list[dict[str, Any]]:
         """The rows as means of a rank and a step, those that take longest first."""

@@ -23,12 +23,16 @@ class Meetings:
                 for key, transfer in _numbered(activity, steps[activity.rank]):
                     self.taking[key][activity.rank] = transfer
                     self.keys[activity.rank, transfer] = key
+        self.last_starts = {
+            key: max(one.start for one in together.values())
+            for key, together in self.taking.items()
+            if len(together) > 1
+        }
 
     def last_start(self, rank: int, transfer: Transfer) -> int | None:
         """When the last rank that is known came to this transfer; None where no other rank is known."""
         key = self.keys.get((rank, transfer))
-        together = self.taking[key] if key is not None else {}
-        return max(one.start for one in together.values()) if len(together) > 1 else None
+        return None if key is None else self.last_starts.get(key)
 
     def all(self) -> list[dict[int, Transfer]]:
         """Each transfer as the ranks that took part saw it."""

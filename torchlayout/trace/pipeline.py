@@ -50,13 +50,14 @@ class Finished:
 def charge_bubble(cut: Cut, work: Sequence[Work], finished: Finished) -> Cut:
     """A rank's cut in which waiting for its pipeline is bubble; work: its own, in the order of their start."""
     shares = dict(cut.shares)
-    for stretch in _stretches(cut.step, work, finished):
-        for name in stretch.waits_as:
-            waited = intersect(shares.get(name, EMPTY), intervals([(stretch.start, stretch.end)]))
+    stretches = list(_stretches(cut.step, work, finished))
+    for part in ("warmup", "steady", "drain"):
+        for name in AFTER:
+            waits = intervals((one.start, one.end) for one in stretches if one.part == part and name in one.waits_as)
+            waited = intersect(shares.get(name, EMPTY), union(waits))
             if len(waited):
                 shares[name] = subtract(shares[name], waited)
-                bubble = f"bubble/{stretch.part}"
-                shares[bubble] = union(shares.get(bubble, EMPTY), waited)
+                shares[f"bubble/{part}"] = union(shares.get(f"bubble/{part}", EMPTY), waited)
     kept = {name: spans for name, spans in shares.items() if len(spans)}
     waiting = {name: intersect(spans, kept.get(name, EMPTY)) for name, spans in cut.waiting.items()}
     return replace(cut, shares=kept, waiting={name: spans for name, spans in waiting.items() if len(spans)})
@@ -67,11 +68,11 @@ def _stretches(step: Step, work: Sequence[Work], finished: Finished) -> Iterator
     last_forward = max((one.start for one in work if one.phase == "forward"), default=step.start)
     gone_back = False
     for one in work:
-        ready = finished.ready(one)
-        if ready is not None and ready > reached:
+        ready = min(finished.ready(one) or 0, one.start)
+        if ready > reached:
             after = one.start > last_forward
             part = "drain" if after else "steady" if gone_back else "warmup"
-            yield Stretch(part, reached, min(ready, one.start), BETWEEN)
+            yield Stretch(part, reached, ready, BETWEEN)
         gone_back |= one.phase == "backward"
         reached = max(reached, one.end)
     if work and finished.end > reached:

@@ -96,10 +96,13 @@ def _doing(activity: Activity, one: Cut) -> Iterator[Piece]:
             interrupting = union(interrupting, shown)
             yield from (Piece(int(start), int(end), DOING, family, name) for start, end in shown)
     left = subtract(intervals([(one.step.start, one.step.end)]), interrupting)
-    for work in activity.working(one.step):
-        spans = intersect(left, intervals([(work.start, work.end)]))
-        left = subtract(left, spans)
-        yield from _worked(spans, work)
+    works = activity.working(one.step)
+    spans = _one_by_one(works)
+    taken = intersect(left, spans[spans[:, 1] > spans[:, 0]])
+    left = subtract(left, taken)
+    # Of those that start there the last is not empty.
+    owners = np.searchsorted(spans[:, 0], taken[:, 0], side="right") - 1
+    yield from (_worked(start, end, works[owner]) for (start, end), owner in zip(taken, owners, strict=True))
     computed = union(*(spans for name, spans in one.shares.items() if name.startswith("compute/")))
     for kind, spans in (("other", intersect(left, computed)), ("idle", subtract(left, computed))):
         yield from (
@@ -109,9 +112,15 @@ def _doing(activity: Activity, one: Cut) -> Iterator[Piece]:
         )
 
 
-def _worked(spans: Intervals, work: Work) -> Iterator[Piece]:
-    for start, end in spans:
-        yield Piece(int(start), int(end), DOING, work.phase, work.phase, work.stage, work.micro_batch)
+def _one_by_one(works: Sequence[Work]) -> Intervals:
+    """When each micro-batch is worked on; where two overlap on a device, the first has it."""
+    spans = intervals((work.start, work.end) for work in works)
+    spans[1:, 0] = np.maximum(spans[1:, 0], np.maximum.accumulate(spans[:-1, 1]))
+    return spans
+
+
+def _worked(start: int, end: int, work: Work) -> Piece:
+    return Piece(int(start), int(end), DOING, work.phase, work.phase, work.stage, work.micro_batch)
 
 
 def _joined(spans: Intervals, gap: int) -> Intervals:
