@@ -48,5 +48,7 @@ def _summaries(document: Mapping[str, Any], picture: bytes | None) -> Iterator[t
         if overlaps:
             yield step["step"], Summary(value=[Summary.Value(tag="trace/overlap", simple_value=mean(overlaps))])
     if picture is not None:
-        image = Summary.Image(encoded_image_string=picture, height=1, width=1, colorspace=4)
+        # A PNG's first block says how large it is.
+        width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+        image = Summary.Image(encoded_image_string=picture, height=height, width=width, colorspace=4)
         yield document["steps"][0]["step"], Summary(value=[Summary.Value(tag="trace/timeline", image=image)])

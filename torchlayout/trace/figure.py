@@ -1,8 +1,9 @@
-"""The timeline as a picture: a lane for each rank, all steps side by side, as PNG and SVG."""
+"""The timeline as a picture: a lane for each rank, the first steps side by side, as PNG and SVG."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,29 +27,31 @@ COLOURS = {
     "other": "#bab0ac",
 }
 MOST_LANES = 64
+MOST_STEPS = 4
+# A pixel of a step, about; what is shorter, or as close to its like, nobody could see apart.
+FINEST = 1 / 1000
 # Micro-batches are numbered where there is room for a number.
 SMALLEST_LABEL = 0.012
 
 
 def draw(document: Mapping[str, Any], folder: Path) -> None:
     """Write timeline.png and timeline.svg for a timeline document with at least one step."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from io import BytesIO
+    from matplotlib import rc_context
 
     figure = _figure(document)
-    for kind in ("png", "svg"):
-        target = BytesIO()
-        figure.savefig(target, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else None)
-        write_atomically(folder / f"timeline.{kind}", target.getvalue())
+    # The same timeline gives the same bytes.
+    with rc_context({"svg.hashsalt": "timeline"}):
+        for kind in ("png", "svg"):
+            target = BytesIO()
+            figure.savefig(target, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else None)
+            write_atomically(folder / f"timeline.{kind}", target.getvalue())
 
 
 def _figure(document: Mapping[str, Any]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    steps = document["steps"]
+    steps = document["steps"][:MOST_STEPS]
     lanes = max(min(len(step["lanes"]), MOST_LANES) for step in steps)
     figure = Figure(figsize=(min(24.0, 4 + 7.0 * len(steps)), 1.8 + 0.36 * lanes), layout="constrained")
     used: set[str] = set()
@@ -65,19 +68,34 @@ def _draw_step(axes: Axes, document: Mapping[str, Any], step: Mapping[str, Any])
     used = set()
     for row, lane in enumerate(lanes):
         for track, place, height in ((DOING, row - 0.4, 0.6), (TRANSFERRING, row + 0.24, 0.16)):
-            events = [event for event in lane["events"] if event[2] == track]
-            spans = [(start / 1e3, duration / 1e3) for start, duration, *_ in events]
-            colours = [COLOURS[kinds[event[3]]] for event in events]
-            used |= {kinds[event[3]] for event in events}
+            bars = _bars((event for event in lane["events"] if event[2] == track), FINEST * length_ms * 1e3)
+            spans = [(start / 1e3, (end - start) / 1e3) for start, end, _ in bars]
+            colours = [COLOURS[kinds[kind]] for *_, kind in bars]
+            used |= {kinds[kind] for *_, kind in bars}
             axes.broken_barh(spans, (place, height), facecolors=colours, linewidth=0)
         _number(axes, lane, row, length_ms)
-    axes.set_title(f"step {step['step']}: {length_ms:,.4g} ms")
+    unseen = len(step["lanes"]) - len(lanes)
+    axes.set_title(f"step {step['step']}: {length_ms:,.4g} ms" + (f", {unseen} more ranks not drawn" if unseen else ""))
     axes.set_xlabel("ms")
     axes.set_yticks(range(len(lanes)), [f"rank {lane['rank']}" for lane in lanes])
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.set_xlim(0, length_ms)
     axes.spines[["top", "right", "left"]].set_visible(False)
     return used
+
+
+def _bars(events: Iterable[list[Any]], finest: float) -> list[tuple[float, float, int]]:
+    """Start, end and kind of what is drawn of a track: neighbours of a kind as one, and nothing too short to see."""
+    bars: list[tuple[float, float, int]] = []
+    for start, duration, _, kind, _, _, micro_batch, _ in events:
+        end = start + duration
+        if bars and bars[-1][2] == kind and micro_batch < 0 and start - bars[-1][1] < finest:
+            bars[-1] = (bars[-1][0], max(end, bars[-1][1]), kind)
+        elif bars and duration < finest and start - bars[-1][1] < finest:
+            bars[-1] = (bars[-1][0], max(end, bars[-1][1]), bars[-1][2])
+        else:
+            bars.append((start, end, kind))
+    return bars
 
 
 def _number(axes: Axes, lane: Mapping[str, Any], row: int, length_ms: float) -> None:

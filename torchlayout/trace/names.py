@@ -9,22 +9,29 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+# Inductor names what it fuses after operators; only its templates (tem) are products or attention.
+FUSED = re.compile(r"triton_(poi|red|per|foreach|for)_")
 GEMM = re.compile(
-    r"(?<!fb)gemm|gemv|scudnn|cutlass::Kernel|^Cijk_|cublas|hipblas|rocblas|xmma|wgmma|nvjet|_mm_|::mm|::addmm|::bmm|::baddbmm|"
-    r"::matmul|::linear|scaled_mm|cudnn.*(conv|fprop|dgrad|wgrad)|implicit_convolve|convolution|sgemm|splitKreduce|splitK",
+    r"(?<!fb)gemm|gemv|scudnn|cutlass::Kernel|Cijk_|cublas|hipblas|rocblas|xmma|wgmma|nvjet|splitK|matmul|scaled_mm|"
+    r"::(add)?mm|::b(add)?mm|::_?linear|mkldnn_linear|[_d]mm(?![a-z])|_bmm|conv_depthwise|convolution|implicit_convolve|"
+    r"cudnn.*(conv(?!ert)|fprop|dgrad|wgrad)",
     re.IGNORECASE,
 )
 ATTENTION = re.compile(
-    r"flash|fmha|attention|_sdpa|sdpa_|AttnFwd|attn_fwd|attn_bwd|bwd_kernel_dk|bwd_preprocess|flex_att|tem_fused_flex",
+    r"flash(?!infer)|fmha|attention|_sdpa|sdpa_|AttnFwd|attn_fwd|attn_bwd|bwd_kernel_d[kq]|bwd_preprocess|flex_att|"
+    r"cudnn::fusion::(compute_dot_do_o|convert_dq)",
     re.IGNORECASE,
 )
 ELEMENTWISE = re.compile(
-    r"elementwise|reduce|softmax|norm|multi_tensor_apply|foreach|cub::|rocprim|triton_(poi|red|per|foreach)|silu|gelu|"
-    r"copy|Memcpy|Memset|fill|cat|embedding|index|gather|scatter|dropout|rope|rotary|adam|nll_loss|cross_entropy|"
-    r"transpose|nchw|nhwc|scan|sort|pool|bn_(fw|bw)|batch_norm|distribution|RowwiseMoments|GammaBeta|permute|amax|clamp|lerp|where|arange|aten::",
+    r"elementwise|reduce|softmax|norm|multi_tensor_apply|foreach|cub::|rocprim|silu|gelu|swiglu|"
+    r"copy|Memcpy|Memset|fill|(?<![a-z])cat(?![a-z])|CatArray|embedding|index|gather|scatter|dropout|rope|rotary|adam|"
+    r"nll_loss|cross_entropy|transpose|nchw|nhwc|scan|sort|pool|bn_(fw|bw)|distribution|RowwiseMoments|GammaBeta|"
+    r"permute|amax|clamp|lerp|where|arange|convert|quantize|aten::",
     re.IGNORECASE,
 )
-COMMUNICATION = re.compile(r"nccl|rccl|msccl|nvshmem|^c10d|^gloo:", re.IGNORECASE)
+COMMUNICATION = re.compile(
+    r"nccl|rccl|msccl|nvshmem|^c10d|^gloo:|multimem_|(one|two)_shot_all_reduce|cross_device_reduce", re.IGNORECASE
+)
 
 COLLECTIVES = (
     ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
@@ -50,6 +57,8 @@ AXIS_OF = {"shard": "fsdp", "dp_shard": "fsdp", "dp_replicate": "dp", "default_p
 @lru_cache(maxsize=2**16)
 def kernel_class(name: str) -> str:
     """gemm, attention, elementwise or other."""
+    if FUSED.search(name):
+        return "elementwise"
     if ATTENTION.search(name):
         return "attention"
     if GEMM.search(name):
