@@ -12,6 +12,7 @@ from torchlayout.trace.intervals import EMPTY, inside, union
 from torchlayout.trace.marks import Mark, Marks, read_marks
 from torchlayout.trace.names import POINT_TO_POINT, axis, collective, is_communication, kernel_class
 from torchlayout.trace.rank import RankTrace
+from torchlayout.trace.read import whole
 
 WIDTHS = {"double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "byte": 1, "char": 1, "bool": 1}
 
@@ -35,7 +36,7 @@ def device_activity(trace: RankTrace) -> Activity:
         optimizer=union(spans[computing & inside(launched, marks.phases.get("optimizer", EMPTY))]),
         phases=marks.phases,
         work=_work(marks, launched[computing], kernels.start[computing], kernels.end[computing]),
-        transfers=tuple(_transfers(trace)),
+        transfers=tuple(_transfers(trace, inside(launched, marks.phases.get("exchange", EMPTY)))),
         kernels=tuple(_kernels(trace, kinds)),
         pipeline=trace.pipeline,
         notes=trace.notes,
@@ -81,7 +82,7 @@ def _worked(mark: Mark, start: int, end: int) -> Work:
     return Work(mark.range.phase, mark.range.stage or 0, mark.range.micro_batch or 0, start, end)
 
 
-def _transfers(trace: RankTrace) -> list[Transfer]:
+def _transfers(trace: RankTrace, exchanging: NDArray[np.bool_]) -> list[Transfer]:
     found = []
     for index, args in sorted(trace.described.items()):
         name = trace.names[int(trace.kernels.name[index])]
@@ -92,7 +93,7 @@ def _transfers(trace: RankTrace) -> list[Transfer]:
                 end=int(trace.kernels.end[index]),
                 name=name,
                 collective=kind,
-                axis=_axis(trace, args, kind),
+                axis=_axis(trace, args, kind, bool(exchanging[index])),
                 ranks=_ranks(trace, args),
                 peer=_peer(args, kind),
                 bytes=_bytes(args),
@@ -101,13 +102,16 @@ def _transfers(trace: RankTrace) -> list[Transfer]:
     return found
 
 
-def _axis(trace: RankTrace, args: dict[str, Any], kind: str) -> str:
-    described = args.get("Process Group Description")
-    if described not in (None, "", "undefined"):
-        return axis(str(described))
+def _axis(trace: RankTrace, args: dict[str, Any], kind: str, exchanging: bool) -> str:
+    """exchanging: whether the host started it for what all ranks tell each other."""
+    if exchanging:
+        return "world"
     group = trace.groups.get(str(args.get("Process Group Name")))
     if group is not None:
         return group.axis
+    described = args.get("Process Group Description")
+    if described not in (None, "", "undefined"):
+        return axis(str(described))
     return "pp" if kind in POINT_TO_POINT and _ranges_name_stages(trace) else "other"
 
 
@@ -122,7 +126,7 @@ def _ranks(trace: RankTrace, args: dict[str, Any]) -> tuple[int, ...]:
     listed = str(args.get("Process Group Ranks", ""))
     if "..." in listed:  # torch shortens long lists
         return ()
-    return tuple(int(part) for part in listed.strip("[] ").replace(" ", "").split(",") if part.isdigit())
+    return tuple(int(part) for part in listed.strip("[] ").replace(" ", "").split(",") if part.isdecimal())
 
 
 def _peer(args: dict[str, Any], kind: str) -> int | None:
@@ -131,7 +135,7 @@ def _peer(args: dict[str, Any], kind: str) -> int | None:
 
 
 def _bytes(args: dict[str, Any]) -> int:
-    elements = max(int(args.get("In msg nelems") or 0), int(args.get("Out msg nelems") or 0))
+    elements = max(whole(args.get("In msg nelems")), whole(args.get("Out msg nelems")))
     return elements * WIDTHS.get(str(args.get("dtype", "")).lower(), 0)
 
 

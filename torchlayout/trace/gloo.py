@@ -6,7 +6,8 @@ carried out by gloo as an all-reduce.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +109,8 @@ class _Around:
     def __init__(self, trace: RankTrace, marks: Marks) -> None:
         self.fsdp = _named(trace, trace.ranges, "FSDP::")
         self.functional = _named(trace, trace.ops, "_c10d_functional::")
-        self.marks = [mark for mark in marks.own if mark.range.phase != "step"]
+        self.marks = _outermost(mark for mark in marks.own if mark.range.phase != "step")
+        self.starts = [mark.start for mark in self.marks]
 
     def axis(self, moment: int, kind: str) -> str:
         """The axis of a transfer that was started then."""
@@ -124,7 +126,16 @@ class _Around:
         return "pp" if mark.range.phase == "reduce" else "world"
 
     def _mark(self, moment: int) -> Mark | None:
-        return next((mark for mark in self.marks if mark.start <= moment < mark.end), None)
+        last = bisect_right(self.starts, moment) - 1
+        return self.marks[last] if last >= 0 and moment < self.marks[last].end else None
+
+
+def _outermost(marks: Iterable[Mark]) -> list[Mark]:
+    found: list[Mark] = []
+    for mark in marks:
+        if not found or mark.start >= found[-1].end:
+            found.append(mark)
+    return found
 
 
 def _named(trace: RankTrace, columns: Columns, prefix: str) -> Intervals:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torchlayout.errors import InputError
 from torchlayout.layout import Layout
 from torchlayout.trace.names import axis
+from torchlayout.trace.read import whole
 
 
 class Group(NamedTuple):
@@ -25,7 +26,7 @@ def read_groups(header: dict[str, Any]) -> dict[str, Group]:
         if isinstance(group, dict) and "pg_name" in group:
             named = axis(str(group.get("pg_desc", "")))
             listed = group.get("ranks")
-            ranks = tuple(int(rank) for rank in listed) if isinstance(listed, list) else ()
+            ranks = tuple(whole(rank) for rank in listed) if isinstance(listed, list) else ()
             found[str(group["pg_name"])] = Group(sole if sole and named == "world" else named, ranks)
     return found
 

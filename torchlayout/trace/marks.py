@@ -77,10 +77,11 @@ def _steps(trace: RankTrace, own: list[Mark]) -> tuple[Step, ...]:
     if not steps:
         starts, ends = trace.ranges.start, trace.ranges.end
         steps = [Step(number, int(starts[at]), int(ends[at])) for at, number in _known(trace, _profiler_step)]
+    steps = [step for step in steps if step.end > step.start]
     if not steps:
         held = [columns for columns in (trace.ops, trace.ranges, trace.kernels) if len(columns)]
         start, end = min(int(part.start.min()) for part in held), max(int(part.end.max()) for part in held)
-        steps = [Step(0, start, end)]
+        steps = [Step(0, start, max(end, start + 1))]
     return tuple(sorted(steps, key=lambda step: step.start))
 
 

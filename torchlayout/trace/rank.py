@@ -7,25 +7,18 @@ import re
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchlayout.errors import InputError
-from torchlayout.trace.names import axis, is_communication
-from torchlayout.trace.read import Event, read_events
+from torchlayout.trace.groups import Group, read_groups
+from torchlayout.trace.names import is_communication
+from torchlayout.trace.read import LARGEST, Event, read_events, whole
 
 DEVICE_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-RANGE_KINDS = frozenset({"user_annotation", "gpu_user_annotation"})
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
-
-
-class Group(NamedTuple):
-    """A process group: the axis it runs along, and its ranks (empty where the trace does not say)."""
-
-    axis: str
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,10 @@ class _Builder:
 
     def add(self, event: Event, name: int, thread: int, link: int) -> None:
         start = int(float(event["ts"]) * 1000 + 0.5)
-        row = (start, start + int(float(event.get("dur", 0)) * 1000 + 0.5), name, thread, link)
+        end = start + int(float(event.get("dur", 0)) * 1000 + 0.5)
+        if not -LARGEST < start <= end < LARGEST:
+            raise ValueError("no time")
+        row = (start, end, name, thread, link if abs(link) < LARGEST else -1)
         for column, value in zip(self.columns, row, strict=True):
             column.append(value)
 
@@ -126,18 +122,18 @@ class _Collector:
                 self._kernel(event)
             elif kind == "cpu_op":
                 self._add("ops", event, -1)
-                if event["name"].startswith("c10d::"):
+                if str(event["name"]).startswith("c10d::"):
                     self._describe("ops", event)
             elif kind == "user_annotation":
                 self._add("ranges", event, max(elements(_args(event)), default=-1))
             elif kind in ("cuda_runtime", "cuda_driver"):
                 self._add("launches", event, int(_args(event).get("correlation", -1)))
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError):  # damage, of this event alone
             self.broken += 1
 
     def _kernel(self, event: Event) -> None:
         self._add("kernels", event, int(_args(event).get("correlation", -1)))
-        if event.get("cat") == "kernel" and is_communication(event["name"]):
+        if event.get("cat") == "kernel" and is_communication(str(event["name"])):
             self._describe("kernels", event)
 
     def _describe(self, part: str, event: Event) -> None:
@@ -151,8 +147,12 @@ class _Collector:
 
 
 def _args(event: Event) -> dict[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
+    return _table(event, "args")
+
+
+def _table(of: dict[str, Any], name: str) -> dict[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def elements(args: dict[str, Any]) -> list[int]:
@@ -177,20 +177,19 @@ def read_rank(path: Path) -> RankTrace:
     )
     if not len(ops) and not len(ranges) and not len(kernels):
         raise InputError(f"{path} holds no operator, kernel or range; is it a trace of torch.profiler?")
-    spread = header.get("distributedInfo")
-    spread = spread if isinstance(spread, dict) else {}
+    spread = _table(header, "distributedInfo")
     named = RANK_IN_NAME.search(path.name)
     notes = [cut_short] if cut_short else []
     if collector.broken:
         notes.append(f"{path}: {collector.broken} events have no usable time or name and were left out")
     trace = RankTrace(
         path=path,
-        rank=int(spread.get("rank", named[1] if named else 0) or 0),
-        world=int(spread["world_size"]) if "world_size" in spread else None,
+        rank=whole(spread.get("rank", named[1] if named else 0)),
+        world=whole(spread.get("world_size")) or None,
         host=str(header.get("host_name", "")),
         device=_device(len(kernels), collector.names),
         device_name=_device_name(header),
-        groups=_groups(spread),
+        groups=read_groups(header),
         names=list(collector.names),
         ops=ops,
         ranges=ranges,
@@ -200,7 +199,7 @@ def read_rank(path: Path) -> RankTrace:
         issued=issued,
         notes=tuple(notes),
     )
-    return _moved(trace, int(header.get("baseTimeNanoseconds") or 0))
+    return _moved(trace, whole(header.get("baseTimeNanoseconds")))
 
 
 def _moved(trace: RankTrace, base: int) -> RankTrace:
@@ -221,14 +220,3 @@ def _device_name(header: dict[str, Any]) -> str | None:
     devices = header.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
     return str(first["name"]) if isinstance(first, dict) and "name" in first else None
-
-
-def _groups(spread: dict[str, Any]) -> dict[str, Group]:
-    """The process groups of a rank by name."""
-    found = {}
-    described = spread.get("pg_config")
-    for group in described if isinstance(described, list) else []:
-        if isinstance(group, dict) and "pg_name" in group:
-            ranks = tuple(int(rank) for rank in group.get("ranks") or [])
-            found[str(group["pg_name"])] = Group(axis(str(group.get("pg_desc", ""))), ranks)
-    return found

@@ -7,14 +7,17 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from torchlayout.errors import InputError
 
 CHUNK_BYTES = 2**22
 # One value (an event, or an entry of the header) is never longer in a sound file.
 LONGEST = 2**26
+# In nanoseconds a time of the year 2116. With a base as large it is still an int64; what is larger is damage.
+LARGEST = 2**62
 GZIP = b"\x1f\x8b"
 
 Event = dict[str, Any]
@@ -36,12 +39,14 @@ def read_events(path: Path, header: dict[str, Any], take: Callable[[Event], None
     except (OSError, EOFError, zlib.error) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise InputError(f"the trace {path} cannot be read: {said}") from error
+    except RecursionError as error:
+        raise InputError(f"{path} is no trace: it is nested too deeply") from error
 
 
 class _Reader:
     """Decodes value after value at the front of a text that is filled up behind."""
 
-    def __init__(self, path: Path, file: BinaryIO | gzip.GzipFile) -> None:
+    def __init__(self, path: Path, file: BufferedReader | gzip.GzipFile) -> None:
         self.path, self.file = path, file
         self.text, self.at, self.ended = "", 0, False
         self.cut_short: str | None = None
@@ -72,7 +77,11 @@ class _Reader:
                 self.end_early()
                 return
             if key == "traceEvents":
-                if self.next_sign() != "[":
+                opened = self.next_sign()
+                if opened == "":
+                    self.end_early()
+                    return
+                if opened != "[":
                     raise InputError(f"{self.path} is no trace: its traceEvents are no array")
                 self.events(take)
             else:
@@ -139,17 +148,35 @@ class _Reader:
         """Read on, and forget what has been decoded; whether there is more."""
         if len(self.text) - self.at > LONGEST:
             raise InputError(f"{self.path} is no trace: what begins {self.text[self.at : self.at + 60]!r} is not JSON")
-        try:
-            chunk = b"" if self.ended else self.file.read(CHUNK_BYTES)
-        except (EOFError, OSError, zlib.error):  # a compressed file that was cut off, or damaged
-            chunk = b""
-        self.ended = not chunk
-        more = self.utf8.decode(chunk, final=self.ended)
+        more = ""
+        while not more and not self.ended:  # a chunk may end in the middle of a character, and be no more than that
+            chunk = self.chunk()
+            self.ended = self.ended or not chunk
+            more = self.utf8.decode(chunk, final=self.ended)
         self.text, self.at = self.text[self.at :] + more, 0
         return bool(more)
 
+    def chunk(self) -> bytes:
+        """The next bytes; of a compressed file that was cut off or damaged those before that."""
+        parts: list[bytes] = []
+        left = CHUNK_BYTES
+        try:
+            while left and (part := self.file.read1(left)):
+                parts.append(part)
+                left -= len(part)
+        except (EOFError, OSError, zlib.error):
+            self.ended = True
+        return b"".join(parts)
+
     def end_early(self) -> None:
         self.cut_short = f"{self.path} ends in the middle of an event; what comes before was read"
+
+
+def whole(value: object) -> int:
+    """A number that a trace gives, as one or as text; 0 for one below, and for anything else."""
+    if isinstance(value, str):
+        value = int(value) if value.isdecimal() and len(value) < 20 else 0
+    return value if isinstance(value, int) and 0 <= value < LARGEST else 0
 
 
 def trace_files(folder: Path) -> Iterator[Path]:
