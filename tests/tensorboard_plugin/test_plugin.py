@@ -301,6 +301,16 @@ def test_traces_without_an_analysis_say_what_makes_it(tmp_path: Path) -> None:
     assert "rank0.memory.json is not JSON" in reply["notes"][0]
 
 
+def test_profiled_steps_do_not_count_as_speed(tmp_path: Path) -> None:
+    run = trace_runs.run(tmp_path / "a", "fsdp2", seconds=0.3)
+    lines = [{"step": step, "seconds": 9.0 if step in (4, 5, 6) else 0.3} for step in range(1, 9)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "config.toml").write_text("[profile]\nstart_step = 4\nsteps = 3\n")
+    assert Server(tmp_path).row("a")["step_seconds"]["median"] == 0.3
+    (run / "config.toml").write_text("[profile")
+    assert Server(tmp_path).row("a")["step_seconds"]["median"] == pytest.approx(4.65)
+
+
 def test_a_study_without_a_report_says_so(tmp_path: Path) -> None:
     study = trace_runs.study(tmp_path / "mine", ("fsdp2",))
     (study / "report.json").unlink()

@@ -62,12 +62,6 @@ def read_memory(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return _memory(found), notes[:MOST_NOTES]
 
 
-def mean_seconds(analysis: dict[str, Any]) -> float | None:
-    """Time of a step, the mean over the window."""
-    found = [step["seconds"] for step in analysis["steps"] if step["seconds"]]
-    return sum(found) / len(found) if found else None
-
-
 STAGE = ("stage", "rank", "forward_seconds", "backward_seconds", "weight_seconds", "micro_batches")
 
 

@@ -8,13 +8,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torchlayout.errors import InputError
+from torchlayout.files import read_toml
 from torchlayout.layout import Layout
 from torchlayout.layout.family import family
 from torchlayout.records import RunDirectory
-from torchlayout.tensorboard_plugin.breakdown import mean_seconds, read_breakdown
+from torchlayout.tensorboard_plugin.breakdown import read_breakdown
 from torchlayout.tensorboard_plugin.read import (
     MIB,
     Cache,
@@ -29,7 +30,10 @@ from torchlayout.tensorboard_plugin.read import (
 )
 from torchlayout.tensorboard_plugin.runs import Run
 
+T = TypeVar("T")
+
 END_OF_METRICS = 2 * MIB
+MOST_CAUSES = 5
 WARMUP_STEPS = 2
 """Of a run that belongs to no study, which says how many there are."""
 SILENT_SECONDS = 900
@@ -39,17 +43,20 @@ STATUSES = {"ok", "oom", "timeout", "failed", "skipped", "pending", "running"}
 def row(run: Run, cache: Cache) -> dict[str, Any]:
     """Everything that the table shows of a run; what cannot be read is null, with a note."""
     notes: list[str] = []
-    facts = _tried(lambda: cache.get(run.path / "run.json", _facts), notes) or {}
-    study = _tried(lambda: cache.get(run.study / "report.json", _study), notes) if run.study else None
+    facts = _read(cache, run.path / "run.json", _facts, notes) or {}
+    study = _read(cache, run.study / "report.json", _study, notes) if run.study else None
     said = _said(run, study)
     steps = cache.get(run.path / "metrics.jsonl", _steps)
-    # Where the file is longer than what is read of it, the first steps are not among those read.
-    warmup = (study or {}).get("warmup_steps", WARMUP_STEPS)
-    measured = [step for step in steps if step["step"] > warmup] or steps
-    analysis = _analysis(run, cache, notes)
-    label = text(facts.get("layout")) or (analysis or {}).get("layout") or (run.path.parent.name if run.study else None)
+    warmup = study["warmup_steps"] if study else WARMUP_STEPS
+    traced = cache.get(run.path / "config.toml", _traced)
+    measured = [step for step in steps if step["step"] > warmup and step["step"] not in traced] or steps
+    windows = run.windows
+    found = _analysis(run, windows, cache, notes)
+    analysis = found or {}
+    label = text(facts.get("layout")) or analysis.get("layout") or (run.path.parent.name if run.study else None)
     axes = _axes(label)
     status, reason = _status(facts, said, steps, run.path)
+    predicted = analysis.get("predicted")
     return {
         "label": run.name,
         "layout": label,
@@ -57,28 +64,26 @@ def row(run: Run, cache: Cache) -> dict[str, Any]:
         "family": family(axes),
         "status": status,
         "reason": reason,
-        "study": text((study or {}).get("name")),
-        "world": whole(facts.get("world")) or (analysis or {}).get("world"),
-        "device": text(facts.get("device_name")) or (analysis or {}).get("device_name"),
+        "study": text(study["name"]) if study else None,
+        "world": whole(facts.get("world")) or analysis.get("world"),
+        "device": text(facts.get("device_name")) or analysis.get("device_name"),
         "steps": steps[-1]["step"] if steps else None,
         **_figures(measured, steps),
-        "bubble_fraction": ((analysis or {}).get("pipeline") or {}).get("schedule"),
         "parity": said.get("parity"),
         "fair": said.get("fair"),
-        "shares": (analysis or {}).get("mean") or None,
-        "predicted": _foretold(analysis),
-        "traced_seconds": mean_seconds(analysis) if analysis else None,
-        "causes": [cause["sentence"] for cause in (analysis or {}).get("causes", [])][:5],
-        "windows": run.windows,
-        "analysed": analysis is not None,
+        "shares": analysis.get("mean") or None,
+        "predicted": {"step_seconds": predicted["seconds"]} if predicted else None,
+        "causes": [cause["sentence"] for cause in analysis.get("causes", [])][:MOST_CAUSES],
+        "windows": windows,
+        "analysed": found is not None,
         "command": f"torchlayout trace {shlex.quote(str(run.path))}",
         "notes": notes,
     }
 
 
-def _tried(make: Callable[[], Any], notes: list[str]) -> Any:
+def _read(cache: Cache, path: Path, make: Callable[[Path], T], notes: list[str]) -> T | None:
     try:
-        return make()
+        return cache.get(path, make)
     except InputError as error:
         notes.append(str(error))
         return None
@@ -91,6 +96,16 @@ def _facts(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise InputError(f"{path.name} does not hold one JSON object")
     return {key: raw.get(key) for key in ("layout", "world", "exit_reason", "device_name")}
+
+
+def _traced(path: Path) -> range:
+    """The steps that the configuration has profiled, which takes time that is not theirs."""
+    try:
+        section = table(read_toml(path).get("profile"))
+    except InputError:
+        return range(0)
+    start, steps = whole(section.get("start_step")) or 0, whole(section.get("steps")) or 0
+    return range(start, start + steps)
 
 
 def _study(path: Path) -> dict[str, Any]:
@@ -194,17 +209,10 @@ def _silent_seconds(path: Path) -> float:
         return 0.0
 
 
-def _foretold(analysis: dict[str, Any] | None) -> dict[str, float] | None:
-    predicted = (analysis or {}).get("predicted")
-    return {"step_seconds": predicted["seconds"]} if predicted else None
-
-
-def _analysis(run: Run, cache: Cache, notes: list[str]) -> dict[str, Any] | None:
+def _analysis(run: Run, windows: Sequence[str], cache: Cache, notes: list[str]) -> dict[str, Any] | None:
     """The newest window that is analysed."""
-    for window in reversed(run.windows):
+    for window in reversed(windows):
         path = run.path / "traces" / window / "breakdown.json"
-        if path.exists():
-            found = _tried(lambda path=path: cache.get(path, read_breakdown), notes)
-            if found is not None:
-                return dict(found)
+        if path.exists() and (found := _read(cache, path, read_breakdown, notes)) is not None:
+            return found
     return None

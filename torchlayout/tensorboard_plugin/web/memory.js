@@ -64,6 +64,8 @@ function wholeRun(run) {
 
 const PHASE_COLOURS = { forward: "forward", backward: "backward", weight: "weight", reduce: "communication", optimizer: "optimizer", data: "data", checkpoint: "checkpoint" };
 
+const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => 2 ** power); // between the numbers of the axis: ranks have no halves
+
 class MemoryPlot extends Plot {
   constructor(found) {
     super("Peak memory by rank", "Arrow keys go through the ranks", () => {});
@@ -82,7 +84,7 @@ class MemoryPlot extends Plot {
       cursor: { drag: { x: true, y: false, setScale: true }, points: { show: false }, x: false, y: false },
       series: [{}, ...this.phases.map((_, index) => ({ stroke: palette[index], width: 2, points: { show: few, size: 7, fill: palette[index] } }))],
       axes: [
-        this.axis(ink, "rank", (_, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")), 44),
+        { ...this.axis(ink, "rank", (_, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")), 44), incrs: WHOLE_STEPS },
         this.axis(ink, "peak memory (GiB)", (_, splits) => splits.map((value) => String(Number(value.toPrecision(4)))), 60),
       ],
     }, [this.ranks.map((rank) => rank.rank), ...this.phases.map((name) => this.ranks.map((rank) => (known(rank.peaks[name]) ? rank.peaks[name] / 2 ** 30 : null)))]);
