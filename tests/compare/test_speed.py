@@ -32,6 +32,15 @@ def test_a_run_is_the_median_of_its_steps_after_the_warm_up() -> None:
     assert run_speed([step(1, 1.0)], warmup_steps=1) is None
 
 
+def test_traced_steps_at_the_end_count_neither_as_speed_nor_as_memory() -> None:
+    steps = [step(1, 60.0), step(2, 5.0), step(3, 1.0)]
+    steps[2] = {**steps[2], "peak_memory_bytes": 10**15}
+    speed = run_speed(steps, warmup_steps=1, last_step=2)
+    assert speed is not None
+    assert speed.step_seconds == 5.0
+    assert speed.peak_memory_bytes < 10**15
+
+
 def test_memory_is_that_of_the_worst_rank_in_all_steps_also_those_of_the_warm_up() -> None:
     steps = [
         step(1, 1.0, peak_memory_bytes=90, peak_memory_bytes_by_rank=[10, 90, 80]),

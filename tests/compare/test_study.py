@@ -107,12 +107,21 @@ def test_what_a_run_sets_fits_its_few_steps(load: Any) -> None:
         "checkpoint.every": 0,
         "checkpoint.resume": "never",
         "optimizer.warmup_steps": 5,
+        "profile.steps": 0,
     }
     decaying = load(GOOD + '[base.optimizer]\nwarmup_steps = 4\ndecay = "wsd"\ndecay_fraction = 0.5\n')
     assert decaying.run_settings()["optimizer.warmup_steps"] == 2
     assert load(GOOD.replace("steps = 5", "steps = 5\nhost_memory_limit_gib = 2")).run_settings()[
         "train.host_memory_limit_gib"
     ] == pytest.approx(2.0)
+
+
+
+def test_traces_are_taken_of_the_last_steps_which_do_not_count_as_speed(load: Any) -> None:
+    study = load(GOOD.replace("steps = 5", "steps = 9\nprofile = true"))
+    window = {key: value for key, value in study.run_settings().items() if key.startswith("profile.")}
+    assert window == {"profile.steps": 2, "profile.start_step": 8, "profile.ranks": "all"}
+    assert study.compare.last_measured_step == 7
 
 
 def test_a_resolved_study_says_the_same_again(load: Any, tmp_path: Path) -> None:
@@ -188,7 +197,11 @@ BAD = {
         GOOD.replace("steps = 5", "steps = 5\nwarmup_steps = 5"),
         "compare.warmup_steps = 5 leaves none of compare.steps = 5 to measure; legal: 0 to 4",
     ),
-    "traces": (GOOD.replace("steps = 5", "steps = 5\nprofile = true"), "traces are not taken yet; legal: false"),
+    "traces of all steps": (
+        GOOD.replace("steps = 5", "steps = 5\nwarmup_steps = 3\nprofile = true"),
+        "compare.profile = true traces the last 2 steps, and compare.warmup_steps = 3 then leaves none of "
+        "compare.steps = 5 to measure; set compare.steps to 6 or more",
+    ),
     "nodes without a launcher": (
         GOOD.replace("steps = 5", "steps = 5\nnnodes = 2"),
         'compare.launcher = "torchrun" starts ranks on one node, and compare.nnodes = 2; legal: "srun"',

@@ -60,6 +60,10 @@ class SweepSection(Section):
         return self.model_dump(exclude_none=True)
 
 
+PROFILED_STEPS = 2
+"""Steps at the end of a run that are traced where traces are asked for."""
+
+
 class CompareSection(Section):
     """How the layouts are run."""
 
@@ -82,7 +86,7 @@ class CompareSection(Section):
     launcher: Annotated[str, Field(min_length=1)] = "torchrun"
     """`torchrun`, `srun` (inside a Slurm allocation), or a command in which {command} stands for the training."""
     profile: bool = False
-    """Whether traces are taken."""
+    """Whether the last steps of each run are traced; they then do not count as speed."""
 
     @model_validator(mode="after")
     def _can_be_run(self) -> CompareSection:
@@ -92,11 +96,20 @@ class CompareSection(Section):
                 f"compare.warmup_steps = {self.warmup_steps} leaves none of compare.steps = {self.steps} to measure; "
                 f"legal: 0 to {self.steps - 1}"
             )
-        if self.profile:
-            problems.append("compare.profile = true cannot be: traces are not taken yet; legal: false")
+        elif self.warmup_steps >= self.last_measured_step:
+            problems.append(
+                f"compare.profile = true traces the last {PROFILED_STEPS} steps, and compare.warmup_steps = "
+                f"{self.warmup_steps} then leaves none of compare.steps = {self.steps} to measure; "
+                f"set compare.steps to {self.warmup_steps + PROFILED_STEPS + 1} or more"
+            )
         if problems:
             raise refuse(*problems)
         return self
+
+    @property
+    def last_measured_step(self) -> int:
+        """The last step of a run that counts as speed."""
+        return self.steps - PROFILED_STEPS if self.profile else self.steps
 
 
 class StudyKeys(Section):

@@ -58,8 +58,12 @@ class Ratio:
         return not self.low <= 1 <= self.high
 
 
-def run_speed(steps: Sequence[Step], warmup_steps: int) -> RunSpeed | None:
-    """The figures of a run from the records of its steps; None where no step came after the warm-up."""
+def run_speed(steps: Sequence[Step], warmup_steps: int, last_step: int | None = None) -> RunSpeed | None:
+    """The figures of a run from the records of its steps; None where none of those that count was done.
+
+    last_step: what comes after it does not count, neither its time nor its memory.
+    """
+    steps = [step for step in steps if last_step is None or step["step"] <= last_step]
     measured = [step for step in steps if step["step"] > warmup_steps]
     if not measured:
         return None

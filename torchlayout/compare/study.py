@@ -117,7 +117,10 @@ class Study:
             "checkpoint.every": 0,
             "checkpoint.resume": "never",
             "optimizer.warmup_steps": min(optimizer.warmup_steps, longest),
+            "profile.steps": steps - self.compare.last_measured_step,
         }
+        if self.compare.profile:
+            settings |= {"profile.start_step": self.compare.last_measured_step + 1, "profile.ranks": "all"}
         if self.compare.host_memory_limit_gib is not None:
             settings["train.host_memory_limit_gib"] = self.compare.host_memory_limit_gib
         raw = self.base.tables()

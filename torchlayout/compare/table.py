@@ -58,7 +58,9 @@ class Figures:
             return None
         if run.directory not in self._known:
             steps = RunDirectory(self._study.directory / run.directory).metrics()
-            self._known[run.directory] = run_speed(steps, self._study.compare.warmup_steps)
+            self._known[run.directory] = run_speed(
+                steps, self._study.compare.warmup_steps, self._study.compare.last_measured_step
+            )
         return self._known[run.directory]
 
     def steps_done(self, run: RunRecord) -> int:

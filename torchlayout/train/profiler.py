@@ -23,6 +23,7 @@ from torchlayout.config.sections import ProfileSection
 from torchlayout.parallel.mark import unmarked
 from torchlayout.records import RunDirectory
 from torchlayout.trace.ranges import Phase, Range
+from torchlayout.train.breakdown import break_down
 from torchlayout.train.exchange import sum_over_ranks
 from torchlayout.train.phases import PhaseMemory
 from torchlayout.train.tracefile import write_trace
@@ -100,9 +101,9 @@ class Profiler:
             self.console.print(f"traces are missing in {self.folder}: {causes}")
 
     def report(self) -> None:
-        """Say on rank 0 where the traces are; after `finish`, so that all ranks have written theirs."""
+        """Say on rank 0 where the traces are and the time went; after `finish`, as all ranks have written then."""
         if self.rank == 0 and self.window and any(self.folder.glob("rank*")):
-            self.console.print(f"traces in {self.folder}; torchlayout trace {self.directory.path}")
+            self.console.print(f"traces in {self.folder}; {break_down(self.folder, self.directory.path)}")
 
     def close(self) -> None:
         """Stop what still runs after training broke, and write nothing of it."""
