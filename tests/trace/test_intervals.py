@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ def moments(spans: Intervals) -> set[int]:
 def is_canonical(spans: Intervals) -> bool:
     """Sorted, disjoint, none empty and none that touch."""
     flat = spans.ravel().tolist()
-    return all(one < other for one, other in zip(flat, flat[1:], strict=False))
+    return all(one < other for one, other in pairwise(flat))
 
 
 @given(SPANS, SPANS)

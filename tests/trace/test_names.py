@@ -35,7 +35,7 @@ GEMM = (
 ATTENTION = (
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, cutlass::bfloat16_t>>",
     "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 128, 8>>(Params)",
-    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90>>>",
+    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<CollectiveMainloopFwdSm90>>>",
     "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)",
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
     "cudnn_generated_fort_native_sdpa_sm80_flash_bprop_f16_knob_3_64x64x128_4x1x1_kernel0_0",
@@ -50,8 +50,8 @@ ATTENTION = (
     "aten::_scaled_dot_product_flash_attention_for_cpu",
 )
 ELEMENTWISE = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>>",
-    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, FusedAdamMathFunctor<float>>",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*>>",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, FusedAdamMathFunctor<",
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps<float, float, float>>>",
     "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true, false>(float*, float const*)",
     "void scaled_upper_triang_masked_softmax_warp_forward<__nv_bfloat16, __nv_bfloat16, float, 11>(float)",

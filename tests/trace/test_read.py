@@ -132,7 +132,7 @@ def test_a_value_without_end_is_refused_before_it_fills_the_memory(
     monkeypatch.setattr(read, "LONGEST", 10_000)
     path = tmp_path / "t.json"
     path.write_text('{"traceEvents": [{"name": "' + "x" * 50_000)
-    with pytest.raises(InputError, match='is no trace: what begins \'{"name": "xxx'):
+    with pytest.raises(InputError, match=r"is no trace: what begins '{\"name\": \"xxx"):
         events_of(path)
 
 
@@ -221,7 +221,7 @@ def test_whatever_json_a_trace_holds_is_analysed_or_refused(
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """A trace of 50 MB takes its columns, 40 bytes an event, and the text of a chunk of 4 MB, twice while it is filled."""
+    """A trace of 50 MB takes its columns, 40 bytes an event, and twice the text of a chunk of 4 MB."""
     path = tmp_path / "t.json"
     events = 20_000
     padding = "x" * 2400

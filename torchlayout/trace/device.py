@@ -83,7 +83,9 @@ def _worked(mark: Mark, start: int, end: int) -> Work:
 
 
 def _transfers(trace: RankTrace, exchanging: NDArray[np.bool_]) -> list[Transfer]:
+    """exchanging: which kernels the host launched for what all ranks tell each other."""
     found = []
+    unknown = "pp" if _ranges_name_stages(trace) else "other"
     for index, args in sorted(trace.described.items()):
         name = trace.names[int(trace.kernels.name[index])]
         kind = collective(str(args.get("Collective name") or name))
@@ -93,7 +95,7 @@ def _transfers(trace: RankTrace, exchanging: NDArray[np.bool_]) -> list[Transfer
                 end=int(trace.kernels.end[index]),
                 name=name,
                 collective=kind,
-                axis=_axis(trace, args, kind, bool(exchanging[index])),
+                axis="world" if exchanging[index] else _axis(trace, args, kind, unknown),
                 ranks=_ranks(trace, args),
                 peer=_peer(args, kind),
                 bytes=_bytes(args),
@@ -102,17 +104,15 @@ def _transfers(trace: RankTrace, exchanging: NDArray[np.bool_]) -> list[Transfer
     return found
 
 
-def _axis(trace: RankTrace, args: dict[str, Any], kind: str, exchanging: bool) -> str:
-    """exchanging: whether the host started it for what all ranks tell each other."""
-    if exchanging:
-        return "world"
+def _axis(trace: RankTrace, args: dict[str, Any], kind: str, unknown: str) -> str:
+    """unknown: what messages are taken for where the trace does not say."""
     group = trace.groups.get(str(args.get("Process Group Name")))
     if group is not None:
         return group.axis
     described = args.get("Process Group Description")
     if described not in (None, "", "undefined"):
         return axis(str(described))
-    return "pp" if kind in POINT_TO_POINT and _ranges_name_stages(trace) else "other"
+    return unknown if kind in POINT_TO_POINT else "other"
 
 
 def _ranges_name_stages(trace: RankTrace) -> bool:
