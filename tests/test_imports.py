@@ -40,6 +40,7 @@ TORCH_FREE = (
     "schedule",
     "tables",
     "tensorboard_plugin",
+    "trace",
     "web",
 )
 
