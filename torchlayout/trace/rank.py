@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -79,22 +80,31 @@ class RankTrace:
         return ranks if len(ranks) > 1 else ()
 
 
+COLUMNS = len(fields(Columns))
+
+
 class _Builder:
-    def __init__(self) -> None:
-        self.columns = [array("q") for _ in range(5)]
+    """Rows of one kind of event; link: what links one to others, from its arguments."""
+
+    def __init__(self, link: Callable[[dict[str, Any]], int]) -> None:
+        self.rows = array("q")  # one after the other: a row costs one call
+        self.link = link
         self.described: dict[int, dict[str, Any]] = {}
 
-    def add(self, event: Event, name: int, thread: int, link: int) -> None:
+    def add(self, event: Event, name: int, thread: int) -> None:
         start = int(float(event["ts"]) * 1000 + 0.5)
         end = start + int(float(event.get("dur", 0)) * 1000 + 0.5)
         if not -LARGEST < start <= end < LARGEST:
             raise ValueError("no time")
-        row = (start, end, name, thread, link if abs(link) < LARGEST else -1)
-        for column, value in zip(self.columns, row, strict=True):
-            column.append(value)
+        link = self.link(_args(event))
+        self.rows.extend((start, end, name, thread, link if -LARGEST < link < LARGEST else -1))
+
+    def describe(self, args: dict[str, Any]) -> None:
+        """Keep what is said of the event that was added last."""
+        self.described[len(self.rows) // COLUMNS - 1] = args
 
     def finish(self) -> tuple[Columns, dict[int, dict[str, Any]]]:
-        columns = Columns(*(np.array(column, dtype=np.int64) for column in self.columns))
+        columns = Columns(*np.array(self.rows, dtype=np.int64).reshape(-1, COLUMNS).T)
         # Of events that start together the longer one encloses the others.
         order = np.lexsort((-columns.end, columns.start))
         place = np.empty_like(order)
@@ -102,48 +112,42 @@ class _Builder:
         return columns.where(order), {int(place[index]): args for index, args in self.described.items()}
 
 
-@dataclass
 class _Collector:
     """Sorts events into columns as they are read."""
 
-    names: dict[str, int] = field(default_factory=dict)
-    threads: dict[Any, int] = field(default_factory=dict)
-    parts: dict[str, _Builder] = field(
-        default_factory=lambda: {name: _Builder() for name in ("ops", "ranges", "launches", "kernels")}
-    )
-    broken: int = 0
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.threads: dict[Any, int] = {}
+        self.ops = _Builder(lambda args: -1)
+        self.ranges = _Builder(lambda args: max(elements(args), default=-1))
+        self.launches, self.kernels = _Builder(_correlation), _Builder(_correlation)
+        self.builders = {
+            "cpu_op": self.ops,
+            "user_annotation": self.ranges,
+            "cuda_runtime": self.launches,
+            "cuda_driver": self.launches,
+            **dict.fromkeys(DEVICE_KINDS, self.kernels),
+        }
+        self.broken = 0
 
     def take(self, event: Event) -> None:
-        if event.get("ph") != "X":
-            return
         kind = event.get("cat")
+        builder = self.builders.get(kind) if isinstance(kind, str) else None
+        if builder is None or event.get("ph") != "X":
+            return
         try:
-            if kind in DEVICE_KINDS:
-                self._kernel(event)
-            elif kind == "cpu_op":
-                self._add("ops", event, -1)
-                if str(event["name"]).startswith("c10d::"):
-                    self._describe("ops", event)
-            elif kind == "user_annotation":
-                self._add("ranges", event, max(elements(_args(event)), default=-1))
-            elif kind in ("cuda_runtime", "cuda_driver"):
-                self._add("launches", event, int(_args(event).get("correlation", -1)))
+            name = str(event["name"])
+            thread = self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
+            builder.add(event, self.names.setdefault(name, len(self.names)), thread)
         except (KeyError, TypeError, ValueError, OverflowError):  # damage, of this event alone
             self.broken += 1
+            return
+        if (kind == "kernel" and is_communication(name)) or (kind == "cpu_op" and name.startswith("c10d::")):
+            builder.describe(_args(event))
 
-    def _kernel(self, event: Event) -> None:
-        self._add("kernels", event, int(_args(event).get("correlation", -1)))
-        if event.get("cat") == "kernel" and is_communication(str(event["name"])):
-            self._describe("kernels", event)
 
-    def _describe(self, part: str, event: Event) -> None:
-        builder = self.parts[part]
-        builder.described[len(builder.columns[0]) - 1] = _args(event)
-
-    def _add(self, part: str, event: Event, link: int) -> None:
-        name = self.names.setdefault(str(event["name"]), len(self.names))
-        thread = self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
-        self.parts[part].add(event, name, thread, link)
+def _correlation(args: dict[str, Any]) -> int:
+    return int(args.get("correlation", -1))
 
 
 def _args(event: Event) -> dict[str, Any]:
@@ -173,7 +177,7 @@ def read_rank(path: Path) -> RankTrace:
     collector = _Collector()
     cut_short = read_events(path, header, collector.take)
     (ops, issued), (ranges, _), (launches, _), (kernels, described) = (
-        collector.parts[name].finish() for name in ("ops", "ranges", "launches", "kernels")
+        part.finish() for part in (collector.ops, collector.ranges, collector.launches, collector.kernels)
     )
     if not len(ops) and not len(ranges) and not len(kernels):
         raise InputError(f"{path} holds no operator, kernel or range; is it a trace of torch.profiler?")
