@@ -69,9 +69,10 @@ def _data(ranks: dict[int, list[RankStep]], step: float) -> list[Cause]:
     lost = waits[worst]
     if lost < LEAST * step:
         return []
-    whose = f"rank {worst} waits" if lost > 1.5 * median(waits.values()) or len(waits) == 1 else "every rank waits"
+    alone = lost > 1.5 * median(waits.values()) or len(waits) == 1
+    whose = f"rank {worst} waits" if alone else "every rank waits"
     sentence = f"{whose} {_percent(lost, step)} of the step for data: the loader is too slow; raise data.workers"
-    return [Cause("data", worst, lost, sentence)]
+    return [Cause("data", worst if alone else None, lost, sentence)]
 
 
 def _own_seconds(part: RankStep) -> float:
