@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from selenium.webdriver.support.ui import Select
 from harness import trace_runs
 from harness.page import Page, soon
 from harness.tensorboard import Board, started
+from torchlayout import web
+from torchlayout.layout import Layout
+from torchlayout.tensorboard_plugin.plugin import PACKAGE
 
 HOSTILE = '<img src=x onerror="window.pwned=1">'
 LABELS = ("fsdp4", "fsdp2-tp2+sp", "pp2-fsdp2", "pp4")
@@ -72,9 +77,8 @@ def names(page: Page) -> list[str]:
 def choose(page: Page, view: str, run: str) -> None:
     page.click(f"#tab-{view}")
     Select(page.one("#pick-run")).select_by_value(run)
+    assert soon(lambda: page.all("main[aria-busy]") == [], 30)
     page.settle()
-    if view == "step":
-        assert soon(lambda: page.one(".lanes").is_displayed() and count(page) != "")
 
 
 def count(page: Page) -> str:
@@ -288,6 +292,22 @@ def test_predicted_beside_measured(page: Page) -> None:
     assert "ranks wait" in page.one("#panel-predicted .reasons").text
 
 
+def test_a_run_that_was_traced_twice_has_both_windows_and_reload_finds_them(page: Page, board: Board) -> None:
+    run = trace_runs.run(board.logdir / "late", "pp2-fsdp2", seconds=6.0)
+    trace_runs.window(run / "traces" / "step_7", Layout.parse("pp2-fsdp2"), (7, 8), 6.0, random.Random(1))
+    assert "late" not in names(page)
+    page.click(".switches .theme:first-child")
+    assert soon(lambda: "late" in names(page))
+    choose(page, "step", "late")
+    assert page.one("#panel-step h2").text == "Step 4", "the window of the run before, to compare them"
+    Select(page.one("#pick-window")).select_by_value("step_7")
+    assert soon(lambda: page.one("#panel-step h2").text == "Step 7")
+    shutil.rmtree(run)
+    page.click('[aria-label="Next step"]')
+    assert soon(lambda: page.one("#panel-step h2").text == "Step 8"), "what was read is still shown"
+    assert soon(lambda: page.texts("#panel-step .notes li") != [])
+
+
 def test_broken_and_bare_runs_say_what_is_missing(page: Page) -> None:
     page.click("#tab-step")
     Select(page.one("#pick-run")).select_by_value("half")
@@ -316,6 +336,52 @@ def test_hostile_words_stay_words(page: Page) -> None:
     assert page.run("return window.pwned") is None
     assert page.run("return document.querySelectorAll('img').length") == 0
     assert [line for line in page.said if not any(word in line for word in NOT_OURS)] == []
+
+
+LOOKUP = """
+    const { Track, RowPainter } = new Function(arguments[0] + "; return { Track, RowPainter };")();
+    let seed = 1;
+    const random = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
+    const wrong = [];
+    const check = (what, got, expected) => { if (String(got) !== String(expected)) wrong.push([what, got, expected]); };
+    for (let round = 0; round < 200; round++) {
+        const overlap = round % 2 ? 8 : 1;
+        let end = 0;
+        const events = Array.from({ length: Math.floor(random() * 30) }, () => {
+            const start = overlap > 1 ? random() * 100 : end + (random() < 0.5 ? 0 : random() * 5);
+            const duration = random() * 3 * overlap;
+            end = start + duration;
+            return [start, duration, 0, Math.floor(random() * 3), 0, -1, -1, 0];
+        }).sort((a, b) => a[0] - b[0]);
+        const track = new Track(events);
+        for (let n = 0; n < 30; n++) {
+            const time = random() * 110 - 5;
+            const first = events.findIndex(([start, duration]) => start + duration > time);
+            check("first", track.firstAfter(time), first < 0 ? events.length : first);
+            const under = events.findLastIndex(([start, duration]) => start <= time && start + duration >= time);
+            check("at", track.at(time, 0), under);
+            check("near", track.at(time, Infinity) >= 0, events.length > 0);
+        }
+        // Pixels of one unit: the kind that covers most of each, where no event is wide enough to be set apart.
+        const painter = new RowPainter(Uint32Array.of(1, 2, 3)), pixels = new Uint32Array(110);
+        if (overlap > 1) continue;
+        painter.paint(track, 0, 1, pixels);
+        pixels.forEach((pixel, x) => {
+            const cover = [0, 0, 0];
+            for (const [start, duration, , kind] of events) {
+                cover[kind] += Math.max(0, Math.min(x + 1, start + duration) - Math.max(x, start));
+            }
+            const most = cover.indexOf(Math.max(...cover));
+            check("pixel", pixel, cover[most] > 0 ? most + 1 : 0);
+        });
+    }
+    return wrong.slice(0, 5);
+"""
+
+
+def test_events_are_found_and_drawn_as_a_plain_search_does(browser: Chrome) -> None:
+    page = Page(browser).open("about:blank")
+    assert page.run(LOOKUP, "\n".join(web.read(PACKAGE, f"{name}.js") for name in ("lanes", "paint"))) == []
 
 
 INTERACTIONS = """

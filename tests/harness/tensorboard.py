@@ -16,10 +16,10 @@ from harness.page import soon
 class Board:
     """A TensorBoard that runs: its address, and what it has said on its standard error."""
 
-    def __init__(self, port: int, log: Path) -> None:
+    def __init__(self, port: int, logdir: Path, log: Path) -> None:
         self.address = f"http://127.0.0.1:{port}/"
         self.tab = f"{self.address}data/plugin_entry.html?name=layouts"
-        self.log = log
+        self.logdir, self.log = logdir, log
 
     @property
     def said(self) -> str:
@@ -47,7 +47,7 @@ def started(logdir: Path, log: Path) -> Iterator[Board]:
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, cwd=log.parent)
     try:
-        board = Board(port, log)
+        board = Board(port, logdir, log)
         assert soon(lambda: board.answers() or process.poll() is not None, 60), board.said
         assert process.poll() is None, board.said
         yield board

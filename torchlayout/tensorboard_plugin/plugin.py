@@ -69,7 +69,7 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
 
     def runs(self, _: Request) -> Answer:
         """Every run as a row of the table."""
-        found = self.finder.search()
+        found = self.finder.search(anew=True)
         rows, notes = [], list(found.notes)
         for run in found.runs.values():
             try:

@@ -89,10 +89,10 @@ class Finder:
         self._any: tuple[float, bool] | None = None
         self._lock = threading.Lock()
 
-    def search(self) -> Search:
-        """The runs, as of a few seconds ago at most."""
+    def search(self, anew: bool = False) -> Search:
+        """The runs, as of a few seconds ago at most, or of now."""
         with self._lock:
-            if self._known is None or time.monotonic() - self._known[0] > SECONDS_KNOWN:
+            if anew or self._known is None or time.monotonic() - self._known[0] > SECONDS_KNOWN:
                 self._known = (time.monotonic(), search(self.starts))
             return self._known[1]
 

@@ -1,10 +1,11 @@
 // Which run, which traces of it and which step the views of one step show.
 
 class Pickers {
-  // changed(choice): {run, window, step, reply}, with what the server says of the window.
-  constructor(source, changed) {
+  // changed(choice): {run, window, step, reply}, with what the server says of the window; busyWhile(promise) shows that.
+  constructor(source, changed, busyWhile) {
     this.source = source;
     this.changed = changed;
+    this.busyWhile = busyWhile;
     this.run = this.select("pick-run", () => this.choose(this.runs.find((run) => run.label === this.run.value)));
     this.window = this.select("pick-window", () => this.open(this.window.value));
     this.step = this.select("pick-step", () => this.tell());
@@ -47,7 +48,11 @@ class Pickers {
     return this.open(run.windows.includes(this.choice?.window) ? this.choice.window : last);
   }
 
-  async open(window) {
+  open(window) {
+    return this.busyWhile(this.read(window));
+  }
+
+  async read(window) {
     const run = this.picked;
     if (window) this.window.value = window;
     const reply = window ? await this.source.breakdown(run, window) : { breakdown: null, steps: [], memory: [], notes: [] };
@@ -65,6 +70,6 @@ class Pickers {
   tell() {
     const step = this.step.value === "" ? null : Number(this.step.value);
     this.choice = { run: this.picked, window: this.window.value || null, step, reply: this.reply };
-    return this.changed(this.choice);
+    return this.busyWhile(this.changed(this.choice));
   }
 }

@@ -9,21 +9,23 @@ class PredictedView {
 
   fill({ run, window, reply }) {
     const found = reply.breakdown;
-    const parts = found ? [this.comparison(found), this.pipeline(found), this.causes(found)] : [];
+    const parts = found ? [this.comparison(found), this.pipeline(found), this.causes(found), remarks(reply)] : [];
     this.root.replaceChildren(...[missing(run, window, reply), ...parts].filter(Boolean));
   }
 
   comparison(found) {
     const took = mean(found.steps.map((step) => step.seconds));
-    const measured = Object.fromEntries(Object.entries(found.mean).map(([name, part]) => [name, part * (took ?? 0)]));
-    if (!found.predicted || !took) return section("Predicted beside measured", el("p", {}, "Nothing was predicted for this run: the planner does not know its hardware, or the analysis was made without it."));
-    const { seconds: foretold, shares } = found.predicted;
+    if (!took) return null;
+    const measured = Object.fromEntries(Object.entries(found.mean).map(([name, part]) => [name, part * took]));
+    const { seconds: foretold, shares } = found.predicted ?? {};
     const off = foretold / took - 1;
     const tile = (name, value, small) => el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, value, small ? el("small", {}, small) : null));
+    const steps = found.steps.length > 1 ? `mean of ${found.steps.length} steps` : null;
     return section("Predicted beside measured",
-      el("dl", { class: "tiles" }, tile("Predicted", seconds(foretold)), tile("Measured", seconds(took), found.steps.length > 1 ? `mean of ${found.steps.length} steps` : null),
-        tile("Off by", signed(off), off < 0 ? "the prediction is too fast" : "the prediction is too slow")),
-      this.bars([["predicted", shares, foretold], ["measured", measured, took]]),
+      el("dl", { class: "tiles" }, foretold ? tile("Predicted", seconds(foretold)) : null, tile("Measured", seconds(took), steps),
+        foretold ? tile("Off by", signed(off), off < 0 ? "the prediction is too fast" : "the prediction is too slow") : null),
+      foretold ? null : el("p", {}, "Nothing was predicted for this run."),
+      this.bars([foretold ? ["predicted", shares, foretold] : null, ["measured", measured, took]].filter(Boolean)),
       this.table(shares, measured, took));
   }
 
@@ -39,13 +41,17 @@ class PredictedView {
   }
 
   table(predicted, measured, took) {
-    const names = [...new Set([...Object.keys(measured), ...Object.keys(predicted)])].filter((name) => (measured[name] ?? 0) + (predicted[name] ?? 0) > 0);
-    const order = PARTS.map(([key]) => key);
-    const place = (name) => (order.indexOf(name.split("/")[0]) + order.length + 1) % (order.length + 1);
+    const all = { ...predicted, ...measured };
+    const order = partsIn([folded(all)]).map(([key]) => key);
+    const place = (name) => order.indexOf(name.split("/")[0]);
+    const names = Object.keys(all).filter((name) => (measured[name] ?? 0) + (predicted?.[name] ?? 0) > 0);
     names.sort((a, b) => place(a) - place(b) || (measured[b] ?? 0) - (measured[a] ?? 0));
-    const rows = names.map((name) => [
-      el("span", { class: "key" }, swatch(name.split("/")[0]), name.replace("/", ": ")), seconds(predicted[name] ?? 0), seconds(measured[name] ?? 0),
-      signed(((predicted[name] ?? 0) - (measured[name] ?? 0)) / took)]);
+    const part = (name) => el("span", { class: "key" }, swatch(name.split("/")[0]), name.replace("/", ": "));
+    if (!predicted) return figureTable(["Part of the step", "Measured", "Of the step"], names.map((name) => [part(name), seconds(measured[name]), percent(measured[name] / took)]), 1);
+    const rows = names.map((name) => {
+      const [before, after] = [predicted[name] ?? 0, measured[name] ?? 0];
+      return [part(name), seconds(before), seconds(after), signed((before - after) / took)];
+    });
     return figureTable(["Part of the step", "Predicted", "Measured", "Difference, of the step"], rows, 1);
   }
 

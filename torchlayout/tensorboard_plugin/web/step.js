@@ -19,7 +19,7 @@ class StepView {
     const found = reply.breakdown;
     const one = found?.steps.find((entry) => entry.step === step);
     this.above.replaceChildren(...[missing(run, window, reply), one ? this.summary(found, one) : null].filter(Boolean));
-    this.below.replaceChildren(...(found ? [one ? this.ranks(one) : null, tables(found)].flat().filter(Boolean) : []));
+    this.below.replaceChildren(...(found ? [one ? this.ranks(one) : null, tables(found), remarks(reply)].flat().filter(Boolean) : []));
     const asked = this.asked = `${run.label} ${window} ${step}`;
     this.lanes.hidden = step === null;
     if (step === null) return;
@@ -45,7 +45,7 @@ class StepView {
       el("dl", { class: "tiles" },
         tile("Time", seconds(one.seconds), worst && one.ranks.length > 1 ? `longest on rank ${worst.rank}` : null),
         tile("Computing", percent(parts.compute ?? null)), tile("Overlap", percent(overlap, 0), "of communication is hidden"),
-        tile("Bubble", percent(found.pipeline?.bubble ?? null), known(found.pipeline?.schedule) ? `schedule: ${percent(found.pipeline.schedule)}` : null),
+        tile("Bubble", percent(found.pipeline?.bubble ?? null), `of the pipeline's time${known(found.pipeline?.schedule) ? `; schedule: ${percent(found.pipeline.schedule)}` : ""}`),
         tile("While computing", decimal(flops, "FLOP/s"), "a rank, mean")),
       el("div", { class: "large" }, stackedBar(parts, 1, { tabindex: "0", "aria-label": inWords(parts), on: this.tip.on(lines) })),
       el("p", { class: "note" }, legend(partsIn([parts]).map(([key, name]) => [key, `${name} ${percent(parts[key])}`]))),
@@ -79,9 +79,14 @@ function meanShares(one) {
 
 // Why there is nothing to see, and what to do about it.
 function missing(run, window, reply) {
-  const notes = noteList([...(reply.notes ?? []), ...(reply.breakdown?.notes ?? [])]);
+  if (reply.breakdown) return null;
+  const notes = noteList(reply.notes);
   if (!window) return section("No traces", el("p", {}, "This run was not profiled. Its configuration says which steps are, in [profile]: for example steps = 2."), notes);
-  if (!reply.breakdown) return section("Not analysed", el("p", {}, "There are traces, but no analysis of them that can be read. This makes it:"), codeBlock("Command", run.command), notes);
+  return section("Not analysed", el("p", {}, "There are traces, but no analysis of them that can be read. This makes it:"), codeBlock("Command", run.command), notes);
+}
+
+function remarks(reply) {
+  const notes = noteList([...reply.notes, ...reply.breakdown.notes]);
   return notes ? section("Notes on these traces", notes) : null;
 }
 

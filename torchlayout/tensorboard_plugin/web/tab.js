@@ -29,7 +29,7 @@ class Tab {
     this.tip = new Tip(this.root);
     this.compare = new Compare(this.tip, (view, run) => { this.pickers.choose(run); this.open(view); });
     this.views = { compare: this.compare, step: new StepView(this.tip, this.source), memory: new MemoryView(), predicted: new PredictedView(this.tip) };
-    this.pickers = new Pickers(this.source, (choice) => this.fill(choice));
+    this.pickers = new Pickers(this.source, (choice) => this.fill(choice), (work) => this.busyWhile(work));
     this.theme = themes(() => this.themed(), followBoard(() => { this.theme.apply(); this.themed(); }));
     this.where = el("p", { class: "eyebrow" });
     this.status = el("p", { class: "unseen", role: "status" });
@@ -61,7 +61,7 @@ class Tab {
     this.pickers.root.hidden = name === "compare";
     this.pickers.root.classList.toggle("whole-window", name === "predicted"); // which has no steps
     // A hidden canvas has no size, so a view is drawn when it is seen.
-    if (this.stale?.has(name)) { this.stale.delete(name); this.views[name].fill(this.choice); }
+    if (this.stale?.has(name)) { this.stale.delete(name); this.busyWhile(this.views[name].fill(this.choice)); }
   }
 
   key(event) {
@@ -90,6 +90,14 @@ class Tab {
     if (!runs.length) return;
     this.compare.fill(reply);
     await this.pickers.fill(runs);
+  }
+
+  // Says that what is seen is about to be replaced.
+  async busyWhile(work) {
+    const turn = this.turn = (this.turn ?? 0) + 1;
+    this.root.setAttribute("aria-busy", "true");
+    await work;
+    if (turn === this.turn) this.root.removeAttribute("aria-busy");
   }
 
   async fill(choice) {
