@@ -4,7 +4,7 @@
     python benchmarks/trace.py --megabytes 100 --against-hta
 
 The trace is made up: steps of kernels on two streams, a collective after every few of them, the operators and launches
-of a host with arguments as torch.profiler writes them. The second needs `pip install HolisticTraceAnalysis`.
+of a host with arguments as torch.profiler writes them. The second it is in the extra `hta`.
 """
 
 from __future__ import annotations

