@@ -7,12 +7,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torchlayout.files import write_atomically
 from torchlayout.trace.timeline import DOING, TRANSFERRING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 COLOURS = {
     "forward": "#4c78a8",
@@ -65,14 +69,14 @@ def _figure(document: Mapping[str, Any]) -> Figure:
 def _draw_step(axes: Axes, document: Mapping[str, Any], step: Mapping[str, Any]) -> set[str]:
     kinds, lanes = document["kinds"], step["lanes"][:MOST_LANES]
     length_ms = step["seconds"] * 1e3
-    used = set()
+    used: set[str] = set()
     for row, lane in enumerate(lanes):
         for track, place, height in ((DOING, row - 0.4, 0.6), (TRANSFERRING, row + 0.24, 0.16)):
             bars = _bars((event for event in lane["events"] if event[2] == track), FINEST * length_ms * 1e3)
-            spans = [(start / 1e3, (end - start) / 1e3) for start, end, _ in bars]
-            colours = [COLOURS[kinds[kind]] for *_, kind in bars]
-            used |= {kinds[kind] for *_, kind in bars}
-            axes.broken_barh(spans, (place, height), facecolors=colours, linewidth=0)
+            for kind in sorted({kind for *_, kind in bars}):
+                used.add(kinds[kind])
+                spans = np.array([(start, end) for start, end, one in bars if one == kind]) / 1e3
+                axes.add_artist(_boxes(spans, place, place + height, COLOURS[kinds[kind]]))
         _number(axes, lane, row, length_ms)
     unseen = len(step["lanes"]) - len(lanes)
     axes.set_title(f"step {step['step']}: {length_ms:,.4g} ms" + (f", {unseen} more ranks not drawn" if unseen else ""))
@@ -85,17 +89,33 @@ def _draw_step(axes: Axes, document: Mapping[str, Any], step: Mapping[str, Any])
 
 
 def _bars(events: Iterable[list[Any]], finest: float) -> list[tuple[float, float, int]]:
-    """Start, end and kind of what is drawn of a track: neighbours of a kind as one, and nothing too short to see."""
-    bars: list[tuple[float, float, int]] = []
+    """Start, end and kind of what is drawn of a track: neighbours of a kind as one, and so what is too short to see.
+
+    Short ones together have the kind that takes most of them.
+    """
+    bars: list[tuple[float, float, dict[int, float]]] = []
     for start, duration, _, kind, _, _, micro_batch, _ in events:
-        end = start + duration
-        if bars and bars[-1][2] == kind and micro_batch < 0 and start - bars[-1][1] < finest:
-            bars[-1] = (bars[-1][0], max(end, bars[-1][1]), kind)
-        elif bars and duration < finest and start - bars[-1][1] < finest:
-            bars[-1] = (bars[-1][0], max(end, bars[-1][1]), bars[-1][2])
+        since, reached, kinds = bars[-1] if bars else (0.0, -finest, {})
+        alike = micro_batch < 0 and kinds.keys() == {kind}
+        short = max(duration, reached - since) < finest
+        if start - reached < finest and (alike or short):
+            kinds[kind] = kinds.get(kind, 0.0) + duration
+            bars[-1] = (since, max(reached, start + duration), kinds)
         else:
-            bars.append((start, end, kind))
-    return bars
+            bars.append((start, start + duration, {kind: duration}))
+    return [(start, end, max(kinds, key=lambda kind: kinds[kind])) for start, end, kinds in bars]
+
+
+def _boxes(spans: NDArray[np.float64], low: float, high: float, colour: str) -> Patch:
+    """All bars of a kind as one shape: an SVG of tens of thousands of shapes takes ten seconds to write."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    corners = np.empty((len(spans), 5, 2))
+    corners[:, :, 0] = spans[:, (0, 1, 1, 0, 0)]
+    corners[:, :, 1] = (low, low, high, high, low)
+    codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(spans))
+    return PathPatch(Path(corners.reshape(-1, 2), codes), facecolor=colour, linewidth=0)
 
 
 def _number(axes: Axes, lane: Mapping[str, Any], row: int, length_ms: float) -> None:
