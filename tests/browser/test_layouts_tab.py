@@ -36,7 +36,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     """TensorBoard on a study, a run with a large timeline, a hostile one, and ones that are broken or bare."""
     logdir = tmp_path_factory.mktemp("logdir")
     trace_runs.study(logdir / "study", LABELS)
-    trace_runs.large(logdir / "large")
+    trace_runs.large(logdir / "large256")
     spoil(logdir)
     with started(logdir, tmp_path_factory.mktemp("log") / "tensorboard.log") as board:
         yield board
@@ -138,6 +138,8 @@ def test_words_and_kinds_filter_runs(page: Page) -> None:
     assert page.one(".count").text == "1 of 8 runs"
     page.write("#filter", "study -pipeline")
     assert names(page) == ["study/fsdp4/repeat_1", "study/fsdp2-tp2+sp/repeat_1"]
+    page.write("#filter", "large2")
+    assert names(page) == ["large256"], "only degrees are whole words"
     page.write("#filter", "")
     assert len(names(page)) == 8
 
@@ -419,7 +421,7 @@ INTERACTIONS = """
 
 
 def test_256_lanes_of_1000_events_answer_in_less_than_a_tenth_of_a_second(page: Page) -> None:
-    choose(page, "step", "large")
+    choose(page, "step", "large256")
     assert soon(lambda: count(page) == "0 s to 1.00 s of 1.00 s", 30)
     busy = page.busy_seconds()
     took: dict[str, list[float]] = page.browser.execute_async_script(INTERACTIONS)

@@ -23,20 +23,13 @@ MOST_KERNELS = 200
 MOST_RANKS = 4096
 MOST_STEPS = 200
 MOST_NOTES = 50
+MOST_CAUSES = 5
 
 
 def read_breakdown(path: Path) -> dict[str, Any]:
     """The analysis of one window of traces; raises InputError where there is none that this program reads."""
-    raw = read_json(path)
-    if not isinstance(raw, dict):
-        raise InputError(f"{path.name} does not hold one JSON object")
-    if raw.get("version") != 1:
-        raise InputError(f"{path.name} has another version than 1; make it again with this version of torchlayout")
+    raw = _raw(path)
     return {
-        "layout": text(raw.get("layout")),
-        "world": whole(raw.get("world")),
-        "device": text(raw.get("device")),
-        "device_name": text(raw.get("device_name")),
         "steps": [_step(step) for step in tables(raw.get("steps"))[:MOST_STEPS] if whole(step.get("step")) is not None],
         "mean": numbers(raw.get("mean")),
         "stages": [_numbers_of(stage, *STAGE) for stage in tables(raw.get("stages"))[:MOST_RANKS]],
@@ -49,6 +42,29 @@ def read_breakdown(path: Path) -> dict[str, Any]:
         "memory": _memory(raw.get("memory")),
         "notes": [note for note in items(raw.get("notes"))[:MOST_NOTES] if text(note)],
     }
+
+
+def read_brief(path: Path) -> dict[str, Any]:
+    """What the table of runs needs of an analysis, and no more: it is kept of thousands of runs."""
+    raw = _raw(path)
+    sentences = [sentence for cause in tables(raw.get("causes")) if (sentence := text(cause.get("sentence")))]
+    return {
+        "layout": text(raw.get("layout")),
+        "world": whole(raw.get("world")),
+        "device_name": text(raw.get("device_name")),
+        "mean": numbers(raw.get("mean")),
+        "predicted": _predicted(raw.get("predicted")),
+        "causes": sentences[:MOST_CAUSES],
+    }
+
+
+def _raw(path: Path) -> dict[str, Any]:
+    raw = read_json(path)
+    if not isinstance(raw, dict):
+        raise InputError(f"{path.name} does not hold one JSON object")
+    if raw.get("version") != 1:
+        raise InputError(f"{path.name} has another version than 1; make it again with this version of torchlayout")
+    return raw
 
 
 def read_memory(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:

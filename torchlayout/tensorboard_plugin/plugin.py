@@ -87,7 +87,7 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
         found, steps, memory = None, None, None
         if (folder / "breakdown.json").exists():
             try:
-                found = self.small.get(folder / "breakdown.json", read_breakdown)
+                found = self.large.get(folder / "breakdown.json", read_breakdown)
                 steps, memory = [step["step"] for step in found["steps"]], found["memory"]
             except InputError as error:
                 notes.append(str(error))

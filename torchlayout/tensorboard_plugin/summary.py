@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,14 +13,11 @@ from torchlayout.errors import InputError
 from torchlayout.files import read_toml
 from torchlayout.layout import Layout
 from torchlayout.layout.family import family
-from torchlayout.records import RunDirectory
-from torchlayout.tensorboard_plugin.breakdown import read_breakdown
+from torchlayout.tensorboard_plugin.breakdown import read_brief
+from torchlayout.tensorboard_plugin.metrics import read_figures
 from torchlayout.tensorboard_plugin.read import (
-    MIB,
     Cache,
-    items,
     number,
-    positive,
     read_json,
     table,
     tables,
@@ -32,8 +28,6 @@ from torchlayout.tensorboard_plugin.runs import Run
 
 T = TypeVar("T")
 
-END_OF_METRICS = 2 * MIB
-MOST_CAUSES = 5
 WARMUP_STEPS = 2
 """Of a run that belongs to no study, which says how many there are."""
 SILENT_SECONDS = 900
@@ -46,16 +40,15 @@ def row(run: Run, cache: Cache) -> dict[str, Any]:
     facts = _read(cache, run.path / "run.json", _facts, notes) or {}
     study = _read(cache, run.study / "report.json", _study, notes) if run.study else None
     said = _said(run, study)
-    steps = cache.get(run.path / "metrics.jsonl", _steps)
     warmup = study["warmup_steps"] if study else WARMUP_STEPS
     traced = cache.get(run.path / "config.toml", _traced)
-    measured = [step for step in steps if step["step"] > warmup and step["step"] not in traced] or steps
+    figures = cache.get(run.path / "metrics.jsonl", read_figures, warmup, traced)
     windows = run.windows
     found = _analysis(run, windows, cache, notes)
     analysis = found or {}
     label = text(facts.get("layout")) or analysis.get("layout") or (run.path.parent.name if run.study else None)
     axes = _axes(label)
-    status, reason = _status(facts, said, steps, run.path)
+    status, reason = _status(facts, said, figures["steps"], run.path)
     predicted = analysis.get("predicted")
     return {
         "label": run.name,
@@ -67,13 +60,12 @@ def row(run: Run, cache: Cache) -> dict[str, Any]:
         "study": text(study["name"]) if study else None,
         "world": whole(facts.get("world")) or analysis.get("world"),
         "device": text(facts.get("device_name")) or analysis.get("device_name"),
-        "steps": steps[-1]["step"] if steps else None,
-        **_figures(measured, steps),
+        **figures,
         "parity": said.get("parity"),
         "fair": said.get("fair"),
         "shares": analysis.get("mean") or None,
         "predicted": {"step_seconds": predicted["seconds"]} if predicted else None,
-        "causes": [cause["sentence"] for cause in analysis.get("causes", [])][:MOST_CAUSES],
+        "causes": analysis.get("causes", []),
         "windows": windows,
         "analysed": found is not None,
         "command": f"torchlayout trace {shlex.quote(str(run.path))}",
@@ -141,42 +133,6 @@ def _fair(raw: Any) -> dict[str, bool | None] | None:
     return terms or None
 
 
-def _steps(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    try:
-        return RunDirectory(path.parent).metrics(last_bytes=END_OF_METRICS)
-    except (OSError, RecursionError):
-        return []
-
-
-def _figures(measured: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the steps after the warm-up; memory is a maximum since the start, so the last step has it."""
-    by_rank = [number(peak) or 0 for peak in items(steps[-1].get("peak_memory_bytes_by_rank"))] if steps else []
-    peak = max(by_rank, default=0) or (positive(steps[-1].get("peak_memory_bytes")) if steps else None)
-    step_seconds, data_seconds = _median(measured, "seconds"), _median(measured, "data_seconds")
-    return {
-        "step_seconds": _spread(step_seconds),
-        "tokens_per_second": _spread(_median(measured, "tokens_per_second")),
-        "tokens_per_second_per_device": _median(measured, "tokens_per_second_per_device"),
-        "mfu": _median(measured, "mfu"),
-        "hfu": _median(measured, "hfu"),
-        "peak_memory_bytes": peak,
-        "peak_memory_rank": by_rank.index(peak) if peak in by_rank else None,
-        "memory_by_rank": by_rank,
-        "data_seconds_fraction": data_seconds / step_seconds if step_seconds and data_seconds is not None else None,
-    }
-
-
-def _median(steps: Sequence[dict[str, Any]], name: str) -> float | None:
-    values = [value for step in steps if (value := number(step.get(name))) is not None and value >= 0]
-    return statistics.median(values) if values else None
-
-
-def _spread(value: float | None) -> dict[str, float] | None:
-    return None if value is None else {"median": value, "low": value, "high": value}
-
-
 def _axes(label: str | None) -> dict[str, Any]:
     try:
         return dataclasses.asdict(Layout.parse(label)) if label else {}
@@ -184,9 +140,7 @@ def _axes(label: str | None) -> dict[str, Any]:
         return {}
 
 
-def _status(
-    facts: dict[str, Any], said: dict[str, Any], steps: Sequence[dict[str, Any]], path: Path
-) -> tuple[str, str | None]:
+def _status(facts: dict[str, Any], said: dict[str, Any], steps: int | None, path: Path) -> tuple[str, str | None]:
     """How the run ended, by the study's word where there is one, and why."""
     if said.get("status") in STATUSES:
         return said["status"], said.get("reason")
@@ -213,6 +167,6 @@ def _analysis(run: Run, windows: Sequence[str], cache: Cache, notes: list[str]) 
     """The newest window that is analysed."""
     for window in reversed(windows):
         path = run.path / "traces" / window / "breakdown.json"
-        if path.exists() and (found := _read(cache, path, read_breakdown, notes)) is not None:
+        if path.exists() and (found := _read(cache, path, read_brief, notes)) is not None:
             return found
     return None

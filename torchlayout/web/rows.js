@@ -14,12 +14,14 @@ function rowOf(layout, place) {
   return { layout, place, words, text, ran: layout.status === "ok" && known(layout.step_seconds) };
 }
 
+const DEGREE = new RegExp(`^(${Object.values(DEGREES).join("|")})\\d+$`);
+
 // Every term has to match; -term excludes. A degree such as tp2 is a whole word: it is not tp20.
 function matches(row, terms) {
   return terms.every((term) => {
     const wanted = !term.startsWith("-") || term.length === 1;
     const word = wanted ? term : term.slice(1);
-    const found = /^[a-z]+\d+$/.test(word) ? row.words.has(word) : row.words.has(word) || row.text.includes(word);
+    const found = DEGREE.test(word) ? row.words.has(word) : row.words.has(word) || row.text.includes(word);
     return found === wanted;
   });
 }
