@@ -15,6 +15,7 @@ from rich.console import Console
 from harness.command import SmallRun
 from torchlayout.config import Config
 from torchlayout.records import RunDirectory
+from torchlayout.train import profiler
 from torchlayout.train.environment import process_group
 from torchlayout.train.profiler import Profiler
 from torchlayout.train.trainer import Trainer
@@ -27,7 +28,8 @@ class TestAlone:
     """One process, the debug model in one layout."""
 
     @pytest.fixture(autouse=True)
-    def alone(self) -> Iterator[None]:
+    def alone(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setattr(profiler, "break_down", lambda folder, run: f"of {run}")
         with process_group(CPU, 60):
             yield
 
@@ -36,12 +38,12 @@ class TestAlone:
         config = Config.from_dict(raw(corpus, folder, "run", **profile))
         trainer = Trainer(config, config.layout_for(1), CPU)
         trainer.steps_done = steps_done
-        profiler = Profiler(trainer, RunDirectory(folder / "run"), Console(soft_wrap=True, highlight=False))
-        trainer.fit([], profiler)
-        profiler.finish()
-        profiler.close()
+        profiling = Profiler(trainer, RunDirectory(folder / "run"), Console(soft_wrap=True, highlight=False))
+        trainer.fit([], profiling)
+        profiling.finish()
+        profiling.close()
         trainer.close()
-        profiler.report()
+        profiling.report()
         return trainer
 
     def test_a_run_that_continues_in_the_window_profiles_what_is_left(
@@ -52,7 +54,7 @@ class TestAlone:
         self.fitted(small_corpus, tmp_path, steps_done=2, start_step=1, steps=2)  # past it
         written = tmp_path / "run" / "traces"
         assert [path.name for path in written.iterdir()] == ["step_2"]
-        says = f"traces in {written / 'step_2'}; torchlayout trace {tmp_path / 'run'}\n"
+        says = f"traces in {written / 'step_2'}; of {tmp_path / 'run'}\n"
         assert capsys.readouterr().out == says
 
     def test_the_traces_of_an_earlier_start_are_set_aside_whole(
@@ -101,12 +103,12 @@ class TestAlone:
     ) -> None:
         config = Config.from_dict(raw(small_corpus, tmp_path, "run", start_step=1, steps=2))
         trainer = Trainer(config, config.layout_for(1), CPU)
-        profiler = Profiler(trainer, RunDirectory(tmp_path / "run"), Console())
+        profiling = Profiler(trainer, RunDirectory(tmp_path / "run"), Console())
         trainer.optimizer.step = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
         with pytest.raises(ZeroDivisionError):
-            trainer.fit([], profiler)
-        profiler.close()
-        profiler.report()
+            trainer.fit([], profiling)
+        profiling.close()
+        profiling.report()
         with torch.profiler.profile():  # a second one at a time would be an error
             pass
         assert not (tmp_path / "run" / "traces").exists()
@@ -125,10 +127,10 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 def test_the_command_profiles_and_says_where(tmp_path: Path, small_corpus: Path) -> None:
     small = SmallRun(tmp_path, small_corpus)
-    done = small.run(small.line(profile__start_step=2, profile__steps=1, checkpoint__every=0))
+    done = small.run(small.line(profile__start_step=2, profile__steps=1, checkpoint__every=2))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == (
-        f"traces in {small.directory.traces_path / 'step_2'}; torchlayout trace {small.directory.path}"
-    )
-    assert list(traces(small.directory.path, 2)) == [0]
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(f"traces in {small.directory.traces_path / 'step_2'}; ")
+    assert last.endswith(f"torchlayout trace {small.directory.path}")
+    assert [found.phase for found in ranges_by_rank(small.directory.path, 2)[0][2]].count("checkpoint") == 1
     assert small.directory.read_run()["exit_reason"] == "done"
