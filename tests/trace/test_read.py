@@ -114,6 +114,13 @@ def test_a_trace_of_nothing_is_refused(text: str, tmp_path: Path) -> None:
         read_rank(path)
 
 
+def test_a_trace_that_was_cut_off_before_its_first_event_is_refused_for_that(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('{"schemaVersion": 1, "traceEvents": [{"ph": "X"')
+    with pytest.raises(InputError, match="ends before its first operator, kernel or range"):
+        read_rank(path)
+
+
 def test_events_that_are_no_array_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="its traceEvents are no array"):
         events_of(write_trace(tmp_path / "t.json", {"traceEvents": {"a": 1}}))

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from torchlayout.errors import InputError
+
 
 def trace(
     path: Annotated[
@@ -36,6 +38,8 @@ def trace(
     from torchlayout.trace.board import write_board
     from torchlayout.trace.runs import windows
 
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is no folder; name one, which need not be there")
     chosen = windows(path, step)
     documents = []
     for window in chosen:
@@ -46,9 +50,12 @@ def trace(
         beside = window.source if whole else None
         folder = beside if out is None else out if len(chosen) == 1 else out / window.source.name
         if folder is not None:
-            analysis.write(folder)
-        if window.run is not None and folder == window.source:
-            write_board(analysis.document, window.run.tensorboard_path, (folder / "timeline.png").read_bytes())
+            try:
+                analysis.write(folder)
+                if window.run is not None and folder == window.source:
+                    write_board(analysis.document, window.run.tensorboard_path, (folder / "timeline.png").read_bytes())
+            except OSError as error:
+                raise InputError(f"{folder} cannot be written to: {error.strerror or error}; choose --out") from error
         if not as_json:
             print_breakdown(analysis.document, folder)
     if as_json:

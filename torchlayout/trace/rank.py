@@ -180,6 +180,8 @@ def read_rank(path: Path) -> RankTrace:
         part.finish() for part in (collector.ops, collector.ranges, collector.launches, collector.kernels)
     )
     if not len(ops) and not len(ranges) and not len(kernels):
+        if cut_short:
+            raise InputError(f"{path} ends before its first operator, kernel or range")
         raise InputError(f"{path} holds no operator, kernel or range; is it a trace of torch.profiler?")
     spread = _table(header, "distributedInfo")
     named = RANK_IN_NAME.search(path.name)

@@ -15,6 +15,7 @@ from torchlayout.model.count import flops_per_token
 from torchlayout.records import RunDirectory
 from torchlayout.trace.analyse import Known
 from torchlayout.trace.predict import predicted
+from torchlayout.trace.read import whole
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def windows(path: Path, step: int | None = None) -> list[Window]:
 
 def _known(run: RunDirectory, folder: Path) -> Known:
     memory = [document for file in sorted(folder.glob("rank*.memory.json")) if (document := _read(file)) is not None]
-    memory.sort(key=lambda document: document.get("rank", 0))
+    memory.sort(key=lambda document: whole(document.get("rank")))
     try:
         config, facts = Config.load(run.config_path), run.read_run()
         layout = Layout.parse(str(facts.get("layout")))
