@@ -61,7 +61,7 @@ class PredictedView {
     const top = Math.max(bubble, schedule ?? 0, ...Object.values(byRank), 1e-9);
     const bar = (name, value, key) => el("li", {}, el("span", {}, name), stackedBar({ [key]: 1 }, value / top, { "aria-label": `${name}: ${percent(value)}` }), el("span", { class: "value" }, percent(value)));
     const ranks = Object.entries(byRank);
-    return section("Pipeline bubble", el("p", { class: "note" }, "Fractions of the pipeline's time, from its first forward to its last backward; the schedule's own count is with equal stages."),
+    return section("Pipeline bubble", el("p", { class: "note" }, "Idle fractions of the pipeline's time, from its first forward to its last backward; the schedule's is what its order alone leaves idle."),
       el("ol", { class: "bars" }, known(schedule) ? bar("schedule", schedule, "rest") : null, bar("measured", bubble, "bubble"), ranks.length > 1 ? ranks.slice(0, MOST_ROWS).map(([rank, value]) => bar(`rank ${rank}`, value, "bubble")) : null));
   }
 
