@@ -94,6 +94,10 @@ def test_every_phase_is_marked(label: str, outcomes: dict[str, Any], folder: Pat
             # After the last backward: once for the model, and in a pipeline once for each stage.
             stages = len({found.stage for found in ranges if found.phase == "forward"})
             assert count["reduce"] == 1 + stages * (Layout.parse(label).pipeline > 1)
+            layout = Layout.parse(label)
+            last = any(found.stage == layout.stages - 1 for found in ranges)
+            forwards = layout.micro_batches(GLOBAL_BATCH) * (2 if step % 2 == 0 else 1)  # those of the evaluation too
+            assert count["loss"] == last * forwards
 
 
 @pytest.mark.parametrize("label", BESIDE)

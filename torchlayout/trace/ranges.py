@@ -11,6 +11,7 @@ Phase = Literal[
     "forward",
     "backward",  # the full backward, or the input's half of a split one
     "weight",  # the weights' half of a split backward
+    "loss",  # the head and the loss, inside a forward
     "reduce",  # what gradients wait for after the last backward
     "exchange",  # facts of the step between all ranks
     "clip",

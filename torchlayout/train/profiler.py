@@ -25,6 +25,7 @@ from torchlayout.records import RunDirectory
 from torchlayout.trace.ranges import Phase, Range
 from torchlayout.train.breakdown import break_down
 from torchlayout.train.exchange import sum_over_ranks
+from torchlayout.train.loss_range import loss_marked
 from torchlayout.train.phases import PhaseMemory
 from torchlayout.train.tracefile import write_trace
 from torchlayout.train.trainer import Trainer
@@ -71,6 +72,7 @@ class Profiler:
                     if self.memory is not None:
                         ranges.enter_context(self.memory.step(number))
                     ranges.enter_context(record_function(str(Range("step", step=number))))
+                    ranges.enter_context(loss_marked(trainer.model.parts))
                     yield
             finally:
                 trainer.mark = unmarked
