@@ -109,6 +109,13 @@ class TestForeignTraces:
         assert json.loads((out / "breakdown.json").read_text()) == document
         assert files(folder) == set()
 
+    def test_a_path_is_printed_as_it_is(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        odd = folder.rename(folder.with_name("tr[b]aces"))
+        code, out, _ = command(capsys, odd, "--out", odd / "[red]")
+        assert code == 0
+        assert out.startswith(f"{odd}: ")
+        assert f"written to {odd}/[red]: breakdown.json" in out
+
     def test_json_is_of_the_published_schema(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         document = printed(capsys, folder)
         assert validated(document) == document

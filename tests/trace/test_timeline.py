@@ -21,7 +21,7 @@ from torchlayout.trace.analyse import Analysis, analyse
 from torchlayout.trace.board import write_board
 from torchlayout.trace.breakdown import cut_steps
 from torchlayout.trace.figure import _bars, draw
-from torchlayout.trace.rank import read_rank
+from torchlayout.trace.read import read_events
 from torchlayout.trace.timeline import DOING, KINDS, TRANSFERRING, timeline_document
 
 
@@ -137,17 +137,15 @@ def test_the_merged_trace_has_a_process_for_each_rank_and_is_read_by_ourselves(
     analysis.write(tmp_path / "out")
     merged = tmp_path / "out" / "merged.json.gz"
     events = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
+    again: list[dict[str, Any]] = []
+    assert read_events(merged, {}, again.append) is None
+    assert again == events
     named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert named == {0: "rank 0", 1: "rank 1"}
     drawn = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in drawn} == {0, 1}
     assert all(event["dur"] >= 0 and event["ts"] >= 0 and event["args"]["step"] == 1 for event in drawn)
     assert "forward 3 (stage 1)" in {event["name"] for event in drawn}
-    for event in drawn:
-        event["cat"] = "user_annotation"
-    again = tmp_path / "again.json"
-    again.write_text(json.dumps({"traceEvents": drawn}))
-    assert len(read_rank(again).ranges) == len(drawn)
 
 
 def test_what_is_too_short_to_see_is_drawn_as_what_takes_most_of_it() -> None:

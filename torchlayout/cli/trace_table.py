@@ -37,7 +37,8 @@ def print_breakdown(document: Mapping[str, Any], folder: Path | None) -> None:
         console.print(f"note: {note}", markup=False)
     if folder is not None:
         console.print(
-            f"written to {folder}: breakdown.json, timeline.json.gz, timeline.png, timeline.svg, merged.json.gz"
+            f"written to {folder}: breakdown.json, timeline.json.gz, timeline.png, timeline.svg, merged.json.gz",
+            markup=False,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import mean
 from typing import Any
 
@@ -27,11 +28,11 @@ class StepCuts:
     cuts: dict[int, Cut]
     meetings: Meetings
 
-    @property
+    @cached_property
     def start(self) -> int:
         return min(one.step.start for one in self.cuts.values())
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """The longest rank's."""
         return max(one.step.end - one.step.start for one in self.cuts.values()) / SECOND

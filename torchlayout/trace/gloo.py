@@ -7,6 +7,7 @@ carried out by gloo as an all-reduce.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -38,30 +39,32 @@ class Issue(NamedTuple):
 
 def gloo_transfers(trace: RankTrace, marks: Marks) -> Iterator[Transfer]:
     """The transfers of a rank, each with the axis and the collective of the operator that started it."""
-    waiting = list(_issues(trace, marks))
+    waiting: defaultdict[str, list[Issue]] = defaultdict(list)
+    for issue in _issues(trace, marks):
+        waiting[CARRIED_OUT.get(issue.collective, issue.collective)].append(issue)
     ranges = trace.ranges
     for start, end, name, size in zip(ranges.start, ranges.end, ranges.name, ranges.link, strict=True):
         called = trace.names[int(name)]
         if not called.startswith(BACKEND):
             continue
         kind = collective(called.removeprefix(BACKEND))
-        issue = _take(waiting, int(start), kind, int(size))
-        if issue is None:
+        asked = _take(waiting[kind], int(start), int(size))
+        if asked is None:
             yield Transfer(int(start), int(end), called, kind, "other")
         else:
-            group = _group(trace, issue.axis)
+            group = _group(trace, asked.axis)
             yield Transfer(
-                int(start), int(end), called, issue.collective, issue.axis, group, _peer(issue, group), issue.bytes
+                int(start), int(end), called, asked.collective, asked.axis, group, _peer(asked, group), asked.bytes
             )
 
 
-def _take(waiting: list[Issue], start: int, kind: str, size: int) -> Issue | None:
+def _take(waiting: list[Issue], start: int, size: int) -> Issue | None:
     """The earliest operator that this can be, removed from those that wait; they are few at a time."""
     for exact in (True, False):
         for index, issue in enumerate(waiting):
             if issue.at > start:
                 break
-            if CARRIED_OUT.get(issue.collective, issue.collective) == kind and (size in issue.sizes or not exact):
+            if size in issue.sizes or not exact:
                 return waiting.pop(index)
     return None
 
