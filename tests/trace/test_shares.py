@@ -44,7 +44,7 @@ def test_shares_cover_the_step_and_none_overlaps_another(
     compute: dict[str, Intervals], optimizer: Intervals, phases: dict[str, Intervals], transfers: tuple[Transfer, ...]
 ) -> None:
     one = activity(compute, optimizer=optimizer, phases=phases, transfers=transfers)
-    found = cut(one, STEP, Meetings([one], {0: STEP}))
+    found = cut(one, STEP, Meetings([one]))
     assert found.shares.keys() <= set(SHARES)
     assert sum(found.nanoseconds().values()) == 100
     assert length(union(*found.shares.values())) == 100

@@ -40,7 +40,7 @@ class Transfer(NamedTuple):
     """A rank's part in a collective, or a message, in nanoseconds.
 
     ranks: of its group, empty where the trace does not say. peer: the other rank of a message, None where unknown.
-    bytes: of the larger of input and output, 0 where unknown.
+    bytes: of the larger of input and output, 0 where unknown. issued: when the host started it, None where unknown.
     """
 
     start: int
@@ -51,6 +51,7 @@ class Transfer(NamedTuple):
     ranks: tuple[int, ...] = ()
     peer: int | None = None
     bytes: int = 0
+    issued: int | None = None
 
 
 class Kernel(NamedTuple):

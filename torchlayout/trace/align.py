@@ -40,14 +40,12 @@ def _ahead(activities: Sequence[Activity]) -> dict[tuple[str, str], int]:
     """
     host_of = {activity.rank: activity.host for activity in activities}
     differences: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for number in sorted({step.number for activity in activities for step in activity.steps}):
-        steps = {one.rank: step for one in activities for step in one.steps if step.number == number}
-        for together in Meetings([one for one in activities if one.rank in steps], steps).all():
-            ends = {host_of[rank]: transfer.end for rank, transfer in together.items()}
-            one, *others = sorted(ends)
-            for other in others:
-                differences[one, other].append(ends[other] - ends[one])
-                differences[other, one].append(ends[one] - ends[other])
+    for together in Meetings(activities).all():
+        ends = {host_of[rank]: transfer.end for rank, transfer in together.items()}
+        one, *others = sorted(ends)
+        for other in others:
+            differences[one, other].append(ends[other] - ends[one])
+            differences[other, one].append(ends[one] - ends[other])
     return {pair: int(median(values)) for pair, values in differences.items()}
 
 
@@ -60,7 +58,8 @@ def _moved(activity: Activity, by: int) -> Activity:
         return one._replace(start=one.start + by, end=one.end + by)
 
     def transfer(one: Transfer) -> Transfer:
-        return one._replace(start=one.start + by, end=one.end + by)
+        issued = None if one.issued is None else one.issued + by
+        return one._replace(start=one.start + by, end=one.end + by, issued=issued)
 
     return replace(
         activity,

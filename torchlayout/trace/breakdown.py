@@ -22,7 +22,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class StepCuts:
-    """A step on the ranks that were traced in it, and what they did together."""
+    """A step on the ranks that were traced in it, and what ranks did together in all steps."""
 
     number: int
     cuts: dict[int, Cut]
@@ -44,12 +44,12 @@ def cut_steps(activities: Sequence[Activity]) -> list[StepCuts]:
     for activity in activities:
         for step in activity.steps:
             seen[step.number][activity.rank] = step
-    return [_cut_step(activities, number, seen[number]) for number in sorted(seen)]
+    meetings = Meetings(activities)
+    return [_cut_step(activities, number, seen[number], meetings) for number in sorted(seen)]
 
 
-def _cut_step(activities: Sequence[Activity], number: int, steps: Mapping[int, Step]) -> StepCuts:
+def _cut_step(activities: Sequence[Activity], number: int, steps: Mapping[int, Step], meetings: Meetings) -> StepCuts:
     present = [activity for activity in activities if activity.rank in steps]
-    meetings = Meetings(present, steps)
     cuts = {one.rank: cut(one, steps[one.rank], meetings) for one in present}
     for group in pipelines(present):
         works = {one.rank: one.working(steps[one.rank]) for one in group}

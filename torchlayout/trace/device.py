@@ -36,7 +36,7 @@ def device_activity(trace: RankTrace) -> Activity:
         optimizer=union(spans[computing & inside(launched, marks.phases.get("optimizer", EMPTY))]),
         phases=marks.phases,
         work=_work(marks, launched[computing], kernels.start[computing], kernels.end[computing]),
-        transfers=tuple(_transfers(trace, inside(launched, marks.phases.get("exchange", EMPTY)))),
+        transfers=tuple(_transfers(trace, launched, inside(launched, marks.phases.get("exchange", EMPTY)))),
         kernels=tuple(_kernels(trace, kinds)),
         pipeline=trace.pipeline,
         notes=trace.notes,
@@ -82,7 +82,7 @@ def _worked(mark: Mark, start: int, end: int) -> Work:
     return Work(mark.range.phase, mark.range.stage or 0, mark.range.micro_batch or 0, start, end)
 
 
-def _transfers(trace: RankTrace, exchanging: NDArray[np.bool_]) -> list[Transfer]:
+def _transfers(trace: RankTrace, launched: NDArray[np.int64], exchanging: NDArray[np.bool_]) -> list[Transfer]:
     """exchanging: which kernels the host launched for what all ranks tell each other."""
     found = []
     unknown = "pp" if _ranges_name_stages(trace) else "other"
@@ -99,6 +99,7 @@ def _transfers(trace: RankTrace, exchanging: NDArray[np.bool_]) -> list[Transfer
                 ranks=_ranks(trace, args),
                 peer=_peer(args, kind),
                 bytes=_bytes(args),
+                issued=int(launched[index]),
             )
         )
     return found

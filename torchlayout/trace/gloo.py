@@ -53,9 +53,8 @@ def gloo_transfers(trace: RankTrace, marks: Marks) -> Iterator[Transfer]:
             yield Transfer(int(start), int(end), called, kind, "other")
         else:
             group = _group(trace, asked.axis)
-            yield Transfer(
-                int(start), int(end), called, asked.collective, asked.axis, group, _peer(asked, group), asked.bytes
-            )
+            told = (asked.collective, asked.axis, group, _peer(asked, group), asked.bytes, asked.at)
+            yield Transfer(int(start), int(end), called, *told)
 
 
 def _take(waiting: list[Issue], start: int, size: int) -> Issue | None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from torchlayout.trace.activity import Activity, Step, Transfer
+from torchlayout.trace.activity import Activity, Transfer
 from torchlayout.trace.names import POINT_TO_POINT
 
 Key = tuple[object, ...]
 
 
 class Meetings:
-    """The transfers of a step that are known on more than one rank."""
+    """The transfers that are known on more than one rank."""
 
-    def __init__(self, activities: Sequence[Activity], steps: Mapping[int, Step]) -> None:
-        """steps: this step as each rank saw it."""
+    def __init__(self, activities: Sequence[Activity]) -> None:
         self.taking: defaultdict[Key, dict[int, Transfer]] = defaultdict(dict)
         self.keys: dict[tuple[int, Transfer], Key] = {}
         for activity in activities:
-            if activity.rank in steps:
-                for key, transfer in _numbered(activity, steps[activity.rank]):
-                    self.taking[key][activity.rank] = transfer
-                    self.keys[activity.rank, transfer] = key
+            for key, transfer in _numbered(activity):
+                self.taking[key][activity.rank] = transfer
+                self.keys[activity.rank, transfer] = key
         self.last_starts = {
             key: max(one.start for one in together.values())
             for key, together in self.taking.items()
@@ -39,15 +38,24 @@ class Meetings:
         return list(self.taking.values())
 
 
-def _numbered(activity: Activity, step: Step) -> list[tuple[Key, Transfer]]:
-    """Each transfer with what names it on every rank: who with, what, and the how-manieth in the step."""
+def _numbered(activity: Activity) -> Iterator[tuple[Key, Transfer]]:
+    """Each transfer with what names it on every rank: who with, what, and the how-manieth of its step.
+
+    Of the step in which the host started it, as that is the same on all ranks: a device may be steps behind its host,
+    and is so by more on one rank than on another. What was started before the first step is not known on all.
+    """
     counts: defaultdict[Key, int] = defaultdict(int)
-    numbered = []
-    for transfer in sorted(activity.transferring(step)):
-        if (party := _party(activity.rank, transfer)) is not None:
-            numbered.append(((*party, counts[party]), transfer))
-            counts[party] += 1
-    return numbered
+    starts = [step.start for step in activity.steps]
+    for transfer in sorted(activity.transfers, key=_issued):
+        place = bisect_right(starts, _issued(transfer)) - 1
+        if place >= 0 and (party := _party(activity.rank, transfer)) is not None:
+            of_step = (activity.steps[place].number, *party)
+            yield (*of_step, counts[of_step]), transfer
+            counts[of_step] += 1
+
+
+def _issued(transfer: Transfer) -> int:
+    return transfer.start if transfer.issued is None else transfer.issued
 
 
 def _party(rank: int, transfer: Transfer) -> Key | None:
