@@ -126,12 +126,12 @@ class TestNothing:
     """Why there is no layout at all."""
 
     def test_what_needs_least_and_the_number_of_devices_that_would_do(self) -> None:
-        asked = question(1, 8.0, margin_gib=1.0)
+        asked = question(1, 7.8, margin_gib=1.0)
         found = answer(asked)
         assert found.choices == ()
         text = why_nothing(found)
         assert text.startswith("nothing fits on 1 x a100-sxm-80gb: ")
-        assert " of 8.0 GiB less a margin of 1 GiB; it would fit with " in text
+        assert " of 7.8 GiB less a margin of 1 GiB; it would fit with " in text
         assert "2 GPUs, as in " in text or "4 GPUs, as in " in text
 
     def test_limits_that_are_in_the_way_are_named(self) -> None:
@@ -183,7 +183,7 @@ class TestChanges:
 
 
 def test_scaling_is_told_against_the_smallest_number_of_devices_that_fits() -> None:
-    rows = list(scaling(question(24, 7.0, batch=96, fix=FEW), smallest=1))
+    rows = list(scaling(question(24, 6.8, batch=96, fix=FEW), smallest=1))
     assert [row.gpus for row in rows] == [1, 2, 4, 8, 16, 24]
     assert rows[0].best is None
     fitting = [row for row in rows if row.best is not None]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import assume, given
@@ -8,11 +9,21 @@ from hypothesis import strategies as st
 
 from harness.prices import job, layouts, machine
 from torchlayout.layout import Layout
+from torchlayout.plan.calibration import Calibration, replaced
+from torchlayout.plan.measured.predict import reserved_bytes_of
 from torchlayout.plan.memory.flight import in_flight
-from torchlayout.plan.memory.peak import ITEMS, rank_memories, worst_memory
+from torchlayout.plan.memory.peak import GIB, ITEMS, Memory, rank_memories, worst_memory
 from torchlayout.plan.software import names as profiles
 from torchlayout.plan.time.stages import stages
 from torchlayout.schedule import actions, timeline
+
+OTHERS = [name for name in profiles() if name != "torchlayout"]
+"""Stacks whose memory is counted by fitted coefficients."""
+
+
+def first(software: str, label: str, batch: int) -> Memory:
+    """What the first pipeline rank needs."""
+    return rank_memories(machine(software).blocks, job(label, batch=batch))[0]
 
 
 @given(layouts, st.sampled_from(profiles()))
@@ -30,7 +41,7 @@ def test_the_worst_rank_is_found_without_looking_at_all(layout: Layout, software
     assert worst_memory(blocks, asked).bytes == pytest.approx(worst, rel=1e-12)
 
 
-@given(layouts, st.sampled_from([name for name in profiles() if name != "torchlayout"]))
+@given(layouts, st.sampled_from(OTHERS))
 def test_more_devices_never_need_more_memory_each(layout: Layout, software: str) -> None:
     assume(layout.shard > 1)
     wider = dataclasses.replace(layout, shard=2 * layout.shard)
@@ -90,6 +101,63 @@ def test_scores_in_memory_grow_with_the_square_of_the_sequence() -> None:
 
     extra = [kept("unfused", sequence) - kept("flash2", sequence) for sequence in (2048, 4096)]
     assert extra[1] == pytest.approx(4 * extra[0], rel=1e-9)
+
+
+def test_zero1_shards_the_optimizer_alone() -> None:
+    (memory,) = rank_memories(machine("nanotron").blocks, job("fsdp8+zero1"))
+    count = memory.parameters / 2
+    assert (memory.gradients / count, memory.optimizer / count) == (pytest.approx(2 + 4), pytest.approx(12 / 8))
+
+
+@given(layouts, st.sampled_from(OTHERS))
+def test_nothing_lies_idle_where_no_tensor_rank_gathers_whole_tensors(layout: Layout, software: str) -> None:
+    memories = rank_memories(machine(software).blocks, job(layout))
+    assert all((memory.spare > 0) <= (layout.tensor > 1) for memory in memories)
+
+
+def test_later_micro_batches_that_fill_the_place_of_earlier_ones_leave_holes() -> None:
+    few, more = (first("nanotron", "pp4-tp4+sp", batch) for batch in (4, 8))
+    assert more.activations == few.activations
+    assert more.spare > few.spare
+    assert more.bytes > few.bytes
+
+
+def test_micro_batches_in_flight_leave_holes_up_to_eight() -> None:
+    # One layer a stage each: what differs is the micro-batches in flight.
+    model = job("pp16").model.model_copy(update={"num_hidden_layers": 16})
+    numbers = {"memory.refill": 1e-12}
+    blocks = machine("scaling-2311.05610", replaced(Calibration(), numbers)).blocks
+    asked = dataclasses.replace(job("pp16-tp2+sp", batch=64), model=model)
+    spare = [memory.spare for memory in rank_memories(blocks, asked)]
+    assert spare[:9] == [pytest.approx(spare[8])] * 9
+    steps = [before - after for before, after in itertools.pairwise(spare[8:])]
+    assert steps == [pytest.approx(steps[0])] * 7
+    assert steps[0] > 0
+    assert spare[15] == pytest.approx(0, abs=1e6)
+
+
+def test_tensors_wait_for_other_streams_only_without_a_pipeline() -> None:
+    streamed, plain = (machine(name).blocks for name in ("nanotron-early", "nanotron"))
+    for label, longer in (("fsdp8-tp4+sp+zero1", True), ("pp2-fsdp4-tp4+sp+zero1", False)):
+        early, late = (rank_memories(blocks, job(label))[0].spare for blocks in (streamed, plain))
+        assert (early > late) == longer
+
+
+def test_gradients_are_reduced_beside_the_fullest_moment_only_without_a_pipeline() -> None:
+    def base(software: str, label: str) -> float:
+        return first(software, label, 256).base
+
+    beside = base("nanotron", "dp8") - base("scaling-2311.05610", "dp8")
+    assert beside == pytest.approx(0.5 * 4 * first("nanotron", "dp8", 256).parameters / 2)
+    assert base("nanotron", "pp2-dp4") == base("scaling-2311.05610", "pp2-dp4")
+
+
+@given(layouts, st.sampled_from(OTHERS))
+def test_torch_reserves_no_more_than_the_device_has(layout: Layout, software: str) -> None:
+    there, asked = machine(software), job(layout)
+    worst = rank_memories(there.blocks, asked)[0]
+    reserved = reserved_bytes_of(there, asked)
+    assert worst.bytes - worst.base <= reserved <= max(worst.bytes, there.hardware.memory_gib * GIB) - worst.base + 1
 
 
 @given(layouts, st.sampled_from(profiles()), st.floats(0, 76))

@@ -166,19 +166,29 @@ class Memory(Numbers):
     """Work space of backward, bytes a token and hidden unit."""
     work_inner: Likely = 4.0
     """The same, bytes a token and inner unit over tensor ranks."""
-    boundary_bytes: Unsure = 2.0
-    """What a pipeline stage keeps at its boundary of a micro-batch in flight, bytes a token and hidden unit."""
+    library_gib: Unsure = 0.03
+    """Work space of libraries that they take from torch's allocator."""
+    flight_bytes: Unsure = 8.0
+    """What lies idle between tensors for each micro-batch in flight but one, bytes a token and hidden unit."""
+    refill: Unsure = 0.1
+    """What lies idle once later micro-batches fill the place of earlier ones, part of the activations."""
+    stream_bytes: Unsure = 50.0
+    """What lies idle where tensors wait for another stream to be through, bytes a token and hidden unit."""
+    pressed: Unsure = 0.3
+    """Part of what lies idle that still does when memory is short."""
     reuse: Known = 0.2
     """Part of the smaller of two peaks that the allocator can't reuse for the larger."""
     fragmentation: Nearly = 1.02
     """Reserved over allocated."""
-    base_gib: Likely = 1.6
+    base_gib: Known = 1.4
     """Context and libraries."""
     tensor_gib: Likely = 0.5
     """Buffers of tensor collectives."""
     pipeline_gib: Likely = 0.8
     """Buffers of pipeline transfers."""
-    data_gib: Unsure = 0.3
+    reduced: Known = 0.5
+    """What reducing beside backward takes outside of torch's allocator, part of the gradients that are reduced."""
+    data_gib: Likely = 0.3
     """Buffers of data-parallel collectives."""
 
 

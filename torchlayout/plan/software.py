@@ -56,8 +56,8 @@ class Software(Section):
     """Whose kernels run: what they keep differs; for the exact account."""
     gathered_inputs: bool = True
     """Whether sequence parallelism keeps the gathered inputs of column-parallel products; else their shards."""
-    zero1_bytes: Bytes = 0
-    """What zero1 holds besides on each rank, for its gathers."""
+    streamed_tensor: bool = False
+    """Whether gathers and scatters of tensor ranks run in streams of their own where there is no pipeline."""
 
     # Reduction over data ranks.
     reduce_bytes: Bytes | None = None

@@ -83,12 +83,12 @@ def peak_bytes_of(machine: Machine, job: Job) -> float:
 
 def reserved_bytes_of(machine: Machine, job: Job) -> float:
     """What torch reserves on the first pipeline rank, alone."""
-    return _reserved(rank_memories(machine.blocks, job)[0])
+    return _reserved(rank_memories(machine.blocks, job)[0], machine.hardware.memory_gib * GIB)
 
 
-def _reserved(first: Memory) -> float:
+def _reserved(first: Memory, capacity_bytes: float) -> float:
     """What torch's allocator counts: contexts and buffers of libraries are not its own."""
-    return first.bytes - first.base
+    return first.bytes - first.base + max(0.0, min(first.spare, capacity_bytes - first.bytes))
 
 
 def model_flops(run: Run) -> float:
@@ -120,7 +120,7 @@ def _predict(run: Run, machine: Machine) -> Prediction:
         run=run,
         seconds=estimate.time.seconds,
         peak_bytes=estimate.memory.bytes,
-        reserved_bytes=_reserved(estimate.ranks[0]),
+        reserved_bytes=_reserved(estimate.ranks[0], estimate.capacity_bytes),
         capacity_bytes=estimate.capacity_bytes,
         model_flops=model_flops(run),
         peak_flops=run.gpus * estimate.peak_flops,

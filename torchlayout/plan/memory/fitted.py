@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchlayout.plan.memory.peak import Memory, base_bytes
-from torchlayout.plan.time.sharding import owned
+from torchlayout.plan.memory.peak import GIB, Memory, base_bytes
+from torchlayout.plan.time.sharding import owned, reduce_bytes
 from torchlayout.plan.time.stages import Stage
 
 if TYPE_CHECKING:
     from torchlayout.plan.job import Job
     from torchlayout.plan.time.block import Blocks
+
+MOST_IN_FLIGHT = 8
+"""Micro-batches in flight after which further ones leave no more holes: so in peaks of 2 to 32 pipeline ranks."""
+MOST_STREAMED = 2
+"""Micro-batches whose tensors wait for another stream at once: one runs while the next begins."""
 
 
 def fitted_memory(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...]) -> Memory:
@@ -18,7 +23,7 @@ def fitted_memory(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...])
     numbers = blocks.calibration.memory
     states = _states(blocks, job, held)
     gathered = _gathered(blocks, job, held)
-    kept, buffers = _kept(blocks, job, held)
+    kept = _kept(blocks, job, held)
     block = block_bytes(blocks, job) if any(stage.recomputed for stage, _ in held) else 0.0
     work = _workspace(blocks, job)
     logits = _logits(blocks, job) if any(stage.last for stage, _ in held) else 0.0
@@ -27,7 +32,9 @@ def fitted_memory(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...])
         logits *= numbers.reuse
     else:
         block *= numbers.reuse
-    inside = sum(states) + gathered + kept + block + logits + work + buffers
+    inside = sum(states) + gathered + kept + block + logits + work
+    holes = numbers.fragmentation * _holes(blocks, job, held, kept)
+    pressed = min(1.0, numbers.pressed) * holes
     return Memory(
         *states,
         gathered=gathered,
@@ -35,9 +42,9 @@ def fitted_memory(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...])
         recomputed=block,
         logits=logits,
         workspace=work,
-        buffers=buffers,
-        fragmentation=(numbers.fragmentation - 1) * inside,
-        base=base_bytes(blocks, job),
+        fragmentation=(numbers.fragmentation - 1) * inside + pressed,
+        base=base_bytes(blocks, job) + _reduced(blocks, job, held),
+        spare=holes - pressed,
     )
 
 
@@ -49,9 +56,17 @@ def _states(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...]) -> tu
     if software.fully_sharded and ranks > 1:
         wide = software.parameter_bytes * whole if layout.zero == 1 else 0.0
         return wide, software.gradient_bytes * whole / ranks, software.optimizer_bytes * whole / ranks
-    each = software.parameter_bytes + (software.zero1_bytes if layout.zero == 1 and layout.shard > 1 else 0)
-    wider = software.accumulation_bytes * whole
-    return each * whole, software.gradient_bytes * whole + wider, software.optimizer_bytes * whole / ranks
+    gradients = software.gradient_bytes + software.accumulation_bytes
+    return software.parameter_bytes * whole, gradients * whole, software.optimizer_bytes * whole / ranks
+
+
+def _reduced(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...]) -> float:
+    """What reducing beside backward takes; under a pipeline nothing is reduced yet at the fullest moment."""
+    layout, software = job.layout, blocks.software
+    if not software.reduce_overlap or software.fully_sharded or layout.pipeline > 1 or layout.data_ranks == 1:
+        return 0.0
+    whole = sum(owned(blocks, job, stage) for stage, _ in held)
+    return blocks.calibration.memory.reduced * reduce_bytes(blocks, job) * whole
 
 
 def _gathered(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...]) -> float:
@@ -89,21 +104,31 @@ def inner_tensors(blocks: Blocks) -> float:
     return tensors if blocks.software.feed_forward == "swiglu" else tensors / 2
 
 
-def _kept(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...]) -> tuple[float, float]:
-    """Activations of the micro-batches in flight, and what stages keep at their boundaries."""
-    layout, numbers, shape, tokens = job.layout, blocks.calibration.memory, blocks.shape(job), job.tokens
-    across = layout.tensor if layout.sequence_parallel else 1
-    block, entry = block_bytes(blocks, job), 2.0 * tokens * shape.hidden / across
-    kept = buffers = 0.0
-    for stage, count in held:
-        kept += count * (stage.recomputed * entry + (stage.layers - stage.recomputed) * block)
-        buffers += (count + 1) * numbers.boundary_bytes * tokens * shape.hidden
-    return kept, buffers if layout.pipeline > 1 else 0.0
+def _kept(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...]) -> float:
+    """Activations of the micro-batches in flight."""
+    across = job.layout.tensor if job.layout.sequence_parallel else 1
+    block, entry = block_bytes(blocks, job), 2.0 * job.tokens * blocks.shape(job).hidden / across
+    return sum(count * (stage.recomputed * entry + (stage.layers - stage.recomputed) * block) for stage, count in held)
+
+
+def _holes(blocks: Blocks, job: Job, held: tuple[tuple[Stage, int], ...], kept: float) -> float:
+    """What lies idle between tensors where tensor ranks gather whole ones, which come and go among those that stay."""
+    layout, numbers = job.layout, blocks.calibration.memory
+    if layout.tensor == 1:
+        return 0.0
+    others = min(sum(count for _, count in held), MOST_IN_FLIGHT) - 1
+    each = numbers.flight_bytes * others
+    if blocks.software.streamed_tensor and layout.pipeline == 1:
+        each += numbers.stream_bytes * min(job.micro_batches, MOST_STREAMED)
+    # Later micro-batches have to fit into what earlier ones leave.
+    refilled = kept if job.micro_batches > layout.pipeline else 0.0
+    return each * job.tokens * blocks.shape(job).hidden + numbers.refill * refilled
 
 
 def _workspace(blocks: Blocks, job: Job) -> float:
     numbers, shape = blocks.calibration.memory, blocks.shape(job)
-    return job.tokens * (numbers.work_hidden * shape.hidden + numbers.work_inner * shape.inner / job.layout.tensor)
+    widths = numbers.work_hidden * shape.hidden + numbers.work_inner * shape.inner / job.layout.tensor
+    return job.tokens * widths + numbers.library_gib * GIB
 
 
 def _logits(blocks: Blocks, job: Job) -> float:

@@ -36,6 +36,8 @@ class Memory:
     base: float = 0.0
     phase: str = "backward"
     """What the rank does when it needs most."""
+    spare: float = 0.0
+    """What the allocator reserves besides while there is room, and gives back before it fails; not in `bytes`."""
 
     @property
     def bytes(self) -> float:
@@ -43,7 +45,7 @@ class Memory:
         return float(sum(getattr(self, name) for name in ITEMS))
 
 
-ITEMS = tuple(field.name for field in fields(Memory) if field.name != "phase")
+ITEMS = tuple(field.name for field in fields(Memory) if field.name not in ("phase", "spare"))
 """The items of a rank's memory."""
 
 
