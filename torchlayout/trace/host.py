@@ -103,7 +103,7 @@ def _work(marks: Marks) -> tuple[Work, ...]:
 
 
 def _kernels(trace: RankTrace, ops: Columns, kinds: list[str | None]) -> list[Kernel]:
-    """Operators by the whole time they took, those inside others too; transfers of the backend."""
+    """Operators by the whole time they took, with what is inside them, which is listed too."""
     if not len(ops):
         return []
     names, which = np.unique(ops.name, return_inverse=True)
