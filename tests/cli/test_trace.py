@@ -191,6 +191,15 @@ class TestRun:
         assert files(run / "traces" / "step_9") == WRITTEN
         assert files(run / "traces" / "step_3") == set()
 
+    def test_the_folder_that_one_is_in_is_known_too(
+        self, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for folder, windows in ((run / "traces" / "step_9", 1), (run, 2)):
+            monkeypatch.chdir(folder)
+            found = printed(capsys, ".")
+            documents = found if isinstance(found, list) else [found]
+            assert [document["layout"] for document in documents] == ["pp2"] * windows
+
     def test_out_has_a_folder_for_each_window(
         self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -277,11 +286,6 @@ class TestRefused:
         sentence = f"--out {file} is no folder; name one, which need not be there"
         assert self.refused(capsys, folder, "--out", file) == sentence
         assert self.refused(capsys, folder, "--out", "/proc/none").startswith("/proc/none cannot be written to: ")
-
-    def test_no_jobs_at_all(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        code, _, err = command(capsys, folder, "--jobs", 0)
-        assert code == 2
-        assert "greater than or equal to 1" in err
 
 
 def test_torch_is_never_loaded(run: Path) -> None:

@@ -35,8 +35,9 @@ def windows(path: Path, step: int | None = None) -> list[Window]:
     if not path.exists():
         raise InputError(f"{path} does not exist; name a run, a folder with traces, or one trace")
     run = RunDirectory(path)
-    if path.is_dir() and path.parent.name == "traces":
-        run = RunDirectory(path.parent.parent)
+    around = path.resolve().parent  # also for one that is named `.`
+    if path.is_dir() and around.name == "traces":
+        run = RunDirectory(around.parent)
         return [Window(path, _known(run, path), run) if run.config_path.exists() else Window(path, Known())]
     if not run.config_path.exists() and not run.traces_path.is_dir():
         return [Window(path, Known())]
