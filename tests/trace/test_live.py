@@ -16,8 +16,8 @@ from train.profiled import raw
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
-FIRST_STEP = 2
-NAP = 0.04
+FIRST_STEP, STEPS = 2, 3
+NAP = 0.03
 PIPELINES = ["pp2+gpipe+mb2", "pp2+mb2", "pp2+interleaved2+mb2", "pp2+zerobubble2+mb2"]
 WIDE = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8}
 PLANTED: list[dict[str, Any]] = [
@@ -33,8 +33,8 @@ def folder(small_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("live")
     jobs = [{"name": label, "label": label, "nap": NAP} for label in PIPELINES] + PLANTED
     for job in jobs:
-        config = raw(small_corpus, folder, job["name"], start_step=FIRST_STEP, steps=2)
-        config["train"]["steps"] = FIRST_STEP + 1
+        config = raw(small_corpus, folder, job["name"], start_step=FIRST_STEP, steps=STEPS)
+        config["train"]["steps"] = FIRST_STEP + STEPS - 1
         if job["name"] == "collective":
             config["model"] |= WIDE
         job["config"] = config
@@ -48,26 +48,37 @@ def document(folder: Path, name: str) -> dict[str, Any]:
     return analyse(folder / name / "traces" / f"step_{FIRST_STEP}").document
 
 
+def nominal_seconds(action: Action) -> float:
+    """Naps of an action: weight gradients take none, but torch leaves the first stage's whole backward to them."""
+    if action.kind == "F":
+        return 1.0
+    if action.kind == "B":
+        return 2.0
+    return 2.0 if (action.kind == "W") == (action.stage == 0) else 0.0
+
+
 def counted_bubble(label: str, micro_batches: int) -> float:
-    """The schedule's own count: the bubble of equal stages whose weight gradients cost nothing."""
+    """The schedule's own count, of stages that are equal."""
     layout = Layout.parse(label)
-    seconds = {"F": 1.0, "B": 2.0, "I": 2.0, "W": 0.0}
-    played = timeline(actions(layout, micro_batches), lambda action: seconds[Action(*action).kind])
+    played = timeline(actions(layout, micro_batches), nominal_seconds)
     return sum(played.bubble(rank) for rank in range(layout.pipeline)) / layout.pipeline
 
 
 @pytest.mark.parametrize("label", PIPELINES)
 def test_the_measured_bubble_agrees_with_the_schedules_own_count(folder: Path, label: str) -> None:
-    found = document(folder, label)
-    micro_batches = found["stages"][0]["micro_batches"]
-    assert found["pipeline"]["bubble"] == pytest.approx(counted_bubble(label, micro_batches), rel=0.15)
-    assert found["pipeline"]["schedule"] == pytest.approx(found["pipeline"]["bubble"], rel=0.15)
+    window = folder / label / "traces" / f"step_{FIRST_STEP}"
+    steps = [analyse(window, step=FIRST_STEP + number).document["pipeline"] for number in range(STEPS)]
+    # Whatever else runs on the machine makes some rank wait longer, none shorter.
+    least = min(steps, key=lambda found: found["bubble"])
+    micro_batches = document(folder, label)["stages"][0]["micro_batches"]
+    assert least["bubble"] == pytest.approx(counted_bubble(label, micro_batches), rel=0.15)
+    assert least["schedule"] == pytest.approx(least["bubble"], rel=0.15)
 
 
 @pytest.mark.parametrize("label", [*PIPELINES, *(job["name"] for job in PLANTED)])
 def test_shares_sum_to_the_step_on_every_rank(folder: Path, label: str) -> None:
     found = document(folder, label)
-    assert [step["step"] for step in found["steps"]] == [FIRST_STEP, FIRST_STEP + 1]
+    assert [step["step"] for step in found["steps"]] == [*range(FIRST_STEP, FIRST_STEP + STEPS)]
     for step in found["steps"]:
         assert [rank["rank"] for rank in step["ranks"]] == [0, 1]
         for rank in step["ranks"]:
