@@ -17,12 +17,12 @@ from train.profiled import raw
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 FIRST_STEP, STEPS = 2, 3
-NAP = 0.03
+NAP = 0.05
 PIPELINES = ["pp2+gpipe+mb2", "pp2+mb2", "pp2+interleaved2+mb2", "pp2+zerobubble2+mb2"]
 WIDE = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8}
 PLANTED: list[dict[str, Any]] = [
     {"name": "straggler", "label": "fsdp2+mb4", "nap": NAP / 2, "slow_rank": 1},
-    {"name": "loader", "label": "fsdp2+mb4", "nap": NAP / 8, "slow_loader": 0.3},
+    {"name": "loader", "label": "fsdp2+mb4", "nap": NAP / 10, "slow_loader": 0.3},
     {"name": "collective", "label": "fsdp2+mb2"},
 ]
 
