@@ -91,10 +91,13 @@ class TestForeignTraces:
         code, out, _ = command(capsys, folder)
         assert code == 0
         lines = out.splitlines()
-        assert lines[0] == f"{folder}: 2 of 2 ranks on cpu, steps 1"
+        assert lines[0] == f"{folder}: 2 of 2 ranks on cpu, step 1"
         assert any(line.split()[:2] == ["compute/gemm", "0.80"] for line in lines)
         assert any(line.split()[:3] == ["step", "1.20", "100.0"] for line in lines)
-        assert "bubble: 20.0% of the pipeline's makespan; the schedule itself has 20.0%" in lines
+        assert (
+            "bubble: 20.0% of the pipeline's makespan (the shares are of the step); the schedule itself has 20.0%"
+            in lines
+        )
         assert files(folder) == set()
 
     def test_one_file_is_enough(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +160,7 @@ class TestRun:
         code, out, _ = command(capsys, run)
         assert code == 0
         headings = [line for line in out.splitlines() if "ranks on" in line]
-        assert headings == ["pp2: 2 of 2 ranks on cpu, steps 3", "pp2: 2 of 2 ranks on cpu, steps 9"]
+        assert headings == ["pp2: 2 of 2 ranks on cpu, step 3", "pp2: 2 of 2 ranks on cpu, step 9"]
         for step in (3, 9):
             assert files(run / "traces" / f"step_{step}") == WRITTEN
         assert {path.suffix for path in (run / "tensorboard").iterdir()} == {".trace3", ".trace9"}
@@ -235,6 +238,23 @@ class TestRun:
         assert len(printed(capsys, run)) == 2
 
 
+def metrics(run: Path, seconds: list[float]) -> None:
+    lines = [json.dumps({"step": step, "seconds": each}) for step, each in enumerate(seconds, start=1)]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+
+
+def test_the_usual_step_is_neither_warm_up_nor_profiled(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "config.toml").write_text(CONFIG + "\n[profile]\nsteps = 1\nstart_step = 3\n")
+    metrics(run, [9.0, 9.0, 9.0, 1.2e-4, 2.4e-4, 3e-4])
+    documents = printed(capsys, run)
+    assert {document["untraced_seconds"] for document in documents} == {2.4e-4}
+    assert "traced steps take 5.0 times as long as the others (0.00024 s in the median)" in documents[0]["notes"][-1]
+
+
+def test_the_folder_of_all_windows_is_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, run / "traces") == printed(capsys, run)
+
+
 class TestRefused:
     """One sentence on stderr, nothing on stdout, and exit code 2."""
 
@@ -258,6 +278,21 @@ class TestRefused:
             (run / "traces" / f"step_{step}").rmdir()
         sentence = f"the run {run} has no traces; set profile.steps = 3, say, and run it again"
         assert self.refused(capsys, run) == sentence
+
+    def test_traces_of_jobs_of_other_sizes_together(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        small, large = Traced(rank=0, world=2), Traced(rank=1, world=128)
+        for trace in (small, large):
+            trace.mark("step", 0, 100, step=1)
+        sentence = self.refused(capsys, write_all(tmp_path, [small, large]))
+        assert sentence == f"{tmp_path} holds traces of jobs of 2 and 128 ranks; analyse those of one job at a time"
+
+    def test_traces_without_a_step_in_common(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        early, late = Traced(rank=0, world=2), Traced(rank=1, world=2)
+        early.mark("step", 0, 100, step=1)
+        late.mark("step", 0, 100, step=7)
+        sentence = self.refused(capsys, write_all(tmp_path, [early, late]))
+        assert "rank 0 and rank 1" in sentence
+        assert "have no step in common" in sentence
 
     def test_a_step_that_is_not_held(self, run: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.refused(capsys, folder, "--step", 5) == f"no trace in {folder} holds step 5; held: 1"

@@ -116,7 +116,6 @@ def test_what_a_run_sets_fits_its_few_steps(load: Any) -> None:
     ] == pytest.approx(2.0)
 
 
-
 def test_traces_are_taken_of_the_last_steps_which_do_not_count_as_speed(load: Any) -> None:
     study = load(GOOD.replace("steps = 5", "steps = 9\nprofile = true"))
     window = {key: value for key, value in study.run_settings().items() if key.startswith("profile.")}

@@ -33,7 +33,8 @@ def real(name: str) -> Path:
 class Traced:
     """The trace of one rank, event by event.
 
-    ahead: by how many microseconds the clock of its host is ahead. groups: (name, description, ranks).
+    ahead: by how many microseconds the clock of its host is ahead. groups: (name, description, ranks). header:
+    what else the file says.
     """
 
     rank: int = 0
@@ -42,6 +43,7 @@ class Traced:
     ahead: float = 0
     groups: Sequence[tuple[str, str, Sequence[int]]] = ()
     device_name: str | None = None
+    header: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     launched: int = 0
 
@@ -129,6 +131,7 @@ class Traced:
             "host_name": self.host,
             "baseTimeNanoseconds": BASE_NANOSECONDS,
             "traceEvents": self.events,
+            **self.header,
         }
 
     def write(self, folder: Path) -> Path:

@@ -26,7 +26,8 @@ def document(
         {"collective": "reduce_scatter", "axis": "fsdp", "exposed_seconds": 0.1},
         {"collective": "all_reduce", "axis": "tp", "exposed_seconds": 0.1},
     ]
-    return {"steps": [one | {"step": number} for number in range(steps)], "stages": stages, "collectives": collectives}
+    rows_of_steps = [one | {"step": number} for number in range(steps)]
+    return {"device": "cuda", "steps": rows_of_steps, "stages": stages, "collectives": collectives}
 
 
 def first(made: dict[str, Any]) -> Cause:
@@ -45,7 +46,8 @@ def test_a_straggler_is_named_and_what_the_others_wait_for_it_is_not_communicati
     assert (cause.kind, cause.rank) == ("straggler", 2)
     assert cause.seconds == pytest.approx(0.8)
     assert cause.sentence == (
-        "rank 2 is a straggler: it works 1.8 times as long as the others do in the median, 44% of the step"
+        "rank 2 is a straggler: it computes for 44% of the step longer than the others in the median "
+        "(1.8 times the time)"
     )
 
 

@@ -134,3 +134,34 @@ def test_a_backward_on_the_engines_thread_is_not_the_loops(trace: Traced, tmp_pa
     """On CPU autograd runs in the thread that called it; what other threads compute is not its step."""
     trace.add("cpu_op", "aten::mm", 0, 50, 55)
     assert shares_of(analyse(write_all(tmp_path, [trace])).document) == {"idle": 100}
+
+
+def test_a_functional_all_reduce_inside_a_hook_of_fsdp_is_tensor_parallelisms(trace: Traced, tmp_path: Path) -> None:
+    """The gradient of a norm is reduced over tp when FSDP asks for it."""
+    trace.add("user_annotation", "FSDP::post_backward_reduce", 5, 15)
+    trace.op("_c10d_functional::all_reduce", 6, 9)
+    trace.gloo("allreduce", 8, 14, issued=7)
+    (found,) = transfers(trace, tmp_path)
+    assert found.axis == "tp"
+
+
+def test_an_all_reduce_inside_a_forward_is_the_losss_over_a_sharded_vocabulary(trace: Traced, tmp_path: Path) -> None:
+    trace.mark("forward", 0, 30, stage=0, micro_batch=0)
+    trace.gloo("allreduce", 10, 20)
+    (found,) = transfers(trace, tmp_path)
+    assert found.axis == "tp"
+
+
+def test_nothing_is_charged_to_an_axis_of_one_rank(tmp_path: Path) -> None:
+    """Where tp takes up the world it has no group of its own: the layout says so."""
+    alone = [("0", "default_pg", [0, 1]), ("1", "mesh_dp", [0]), ("2", "mesh_shard", [0]), ("3", "mesh_cp", [0])]
+    trace = Traced(world=2, groups=alone, header={"torchlayout": {"layout": "tp2+sp"}})
+    trace.mark("step", 0, 100, step=1)
+    trace.mark("forward", 0, 30, stage=0, micro_batch=0)
+    trace.op("_c10d_functional::all_gather_into_tensor", 5, 9)
+    trace.gloo("allgather_into_tensor_coalesced", 6, 12, issued=6)
+    trace.gloo("allreduce", 20, 25)
+    trace.add("user_annotation", "FSDP::post_backward_reduce", 40, 50)
+    trace.op("_c10d_functional::all_reduce", 41, 44)
+    trace.gloo("allreduce", 43, 48, issued=42)
+    assert [(one.axis, one.ranks) for one in transfers(trace, tmp_path)] == [("tp", (0, 1))] * 3

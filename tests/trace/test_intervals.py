@@ -12,7 +12,6 @@ from torchlayout.trace.intervals import (
     EMPTY,
     Intervals,
     clip,
-    covered,
     inside,
     intersect,
     intervals,
@@ -56,12 +55,6 @@ def test_a_difference_holds_what_is_only_in_the_first(one: Intervals, other: Int
     found = subtract(union(one), union(other))
     assert moments(found) == moments(one) - moments(other)
     assert is_canonical(found)
-
-
-@given(SPANS, SPANS)
-def test_covered_is_the_length_of_each_intersection(spans: Intervals, by: Intervals) -> None:
-    found = covered(spans, union(by)).tolist()
-    assert found == [len(moments(spans[index : index + 1]) & moments(by)) for index in range(len(spans))]
 
 
 @given(SPANS, st.integers(0, 50), st.integers(0, 50))

@@ -58,6 +58,8 @@ def trace(
                 raise InputError(f"{folder} cannot be written to: {error.strerror or error}; choose --out") from error
         if not as_json:
             print_breakdown(analysis.document, folder)
+            if folder is None:
+                print("nothing was written: --out DIR writes the timeline, figures and the merged trace")
     if as_json:
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1, allow_nan=False))
     return 0

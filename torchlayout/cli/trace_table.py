@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 MOST_ROWS = 12
-CAPTION = "exclusive shares, means over steps and ranks, which sum to the step; worst: the rank with most of it"
+CAPTION = (
+    "exclusive shares, means over steps and ranks, which sum to the step; waiting: for the last rank to come; hidden: "
+    "behind computation, in no share; worst: the rank with most of it"
+)
 
 
 def print_breakdown(document: Mapping[str, Any], folder: Path | None) -> None:
@@ -26,7 +29,12 @@ def print_breakdown(document: Mapping[str, Any], folder: Path | None) -> None:
     pipeline = document["pipeline"]
     if pipeline is not None:
         counted = "" if pipeline["schedule"] is None else f"; the schedule itself has {pipeline['schedule']:.1%}"
-        console.print(f"bubble: {pipeline['bubble']:.1%} of the pipeline's makespan{counted}")
+        measured = pipeline["bubble"]
+        console.print(
+            "bubble: not measured"
+            if measured is None
+            else f"bubble: {measured:.1%} of the pipeline's makespan (the shares are of the step){counted}"
+        )
     if document["collectives"]:
         console.print(_collectives(document["collectives"]))
     unknown = [kernel for kernel in document["kernels"] if kernel["class"] == "other"]
@@ -47,10 +55,9 @@ def _heading(document: Mapping[str, Any]) -> str:
     world = f" of {document['world']}" if document["world"] else ""
     what = document["layout"] or document["traces"]
     device = document["device_name"] or document["device"]
-    numbers = (
-        f"{steps[0]['step']} to {steps[-1]['step']}" if len(steps) > 1 else str(steps[0]["step"]) if steps else "none"
-    )
-    return f"{what}: {len(ranks)}{world} ranks on {device}, steps {numbers}"
+    numbers = [step["step"] for step in steps]
+    told = f"steps {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"step {numbers[0]}" if steps else "no step"
+    return f"{what}: {len(ranks)}{world} {'rank' if ranks == [0] and not world else 'ranks'} on {device}, {told}"
 
 
 def _shares(document: Mapping[str, Any]) -> Table:
@@ -58,14 +65,18 @@ def _shares(document: Mapping[str, Any]) -> Table:
     mean_seconds = sum(part["seconds"] for part in parts) / len(parts)
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), caption=CAPTION)
     table.add_column("share", no_wrap=True)
-    for column in ("ms", "%", "worst ms", "rank"):
+    for column in ("ms", "%", "of it waiting", "hidden ms", "worst ms", "rank"):
         table.add_column(column, no_wrap=True, justify="right")
     for name, fraction in document["mean"].items():
         worst = max(parts, key=lambda part: part["shares"].get(name, 0.0))
+        waiting, hidden = (sum(part[kind].get(name, 0.0) for part in parts) for kind in ("waiting", "hidden"))
+        exposed = sum(part["shares"].get(name, 0.0) for part in parts)
         table.add_row(
             name,
             f"{1e3 * fraction * mean_seconds:,.2f}",
             f"{100 * fraction:.1f}",
+            f"{waiting / exposed:.0%}" if waiting and exposed else "",
+            f"{1e3 * hidden / len(parts):,.2f}" if hidden else "",
             f"{1e3 * worst['shares'].get(name, 0.0):,.2f}",
             str(worst["rank"]),
         )
@@ -73,6 +84,8 @@ def _shares(document: Mapping[str, Any]) -> Table:
         "step",
         f"{1e3 * mean_seconds:,.2f}",
         "100.0",
+        "",
+        "",
         f"{1e3 * document['worst']['seconds']:,.2f}",
         str(document["worst"]["rank"]),
     )
@@ -80,10 +93,10 @@ def _shares(document: Mapping[str, Any]) -> Table:
 
 
 def _collectives(rows: list[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), caption="means of a rank and a step; GB/s: bus bandwidth")
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), caption="means of a rank and a step; speed: bus bandwidth")
     for column in ("collective", "axis"):
         table.add_column(column, no_wrap=True)
-    for column in ("ranks", "count", "MB", "ms", "exposed ms", "GB/s"):
+    for column in ("ranks", "count", "size", "ms", "exposed ms", "speed"):
         table.add_column(column, no_wrap=True, justify="right")
     for row in rows[:MOST_ROWS]:
         speed = row["bus_bytes_per_second"]
@@ -92,9 +105,17 @@ def _collectives(rows: list[Mapping[str, Any]]) -> Table:
             row["axis"],
             str(row["group_size"] or "?"),
             f"{row['count']:,.4g}",
-            f"{row['bytes'] / 1e6:,.4g}" if row["bytes"] else "?",
+            _scaled(row["bytes"], "B") if row["bytes"] else "?",
             f"{1e3 * row['seconds']:,.2f}",
             f"{1e3 * row['exposed_seconds']:,.2f}",
-            f"{speed / 1e9:,.3g}" if speed else "?",
+            _scaled(speed, "B/s") if speed else "?",
         )
     return table
+
+
+def _scaled(value: float, unit: str) -> str:
+    """Three digits and a prefix."""
+    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

@@ -17,7 +17,7 @@ from torchlayout.compare.planned import Planned
 from torchlayout.compare.speed import Ratio, RunSpeed, ratio, run_speed, spread
 from torchlayout.compare.state import RunRecord, StudyState
 from torchlayout.compare.study import Study
-from torchlayout.compare.traces import traced_shares
+from torchlayout.compare.traces import traced
 from torchlayout.compare.verdict import Distance, Fairness, Parity, fairness, parity
 from torchlayout.errors import InputError
 from torchlayout.layout import Layout
@@ -116,7 +116,7 @@ def _layout(
         "parity": _parity([run.parity for run in complete if run.parity]),
         "fair": _fair([run.fairness for run in complete if run.fairness]),
         "losses": [step["loss"] for step in complete[0].evidence.steps] if complete and complete[0].evidence else [],
-        "shares": traced_shares([directory / run.record.directory for run in complete]),
+        **dataclasses.asdict(traced(directory / run.record.directory for run in complete)),
         "why_slower": [],
         "config_toml": study.toml_of(planned.layout) if planned.layout else "",
         "torchrun": _torchrun(study, directory / planned.label / "config.toml") if planned.layout else "",

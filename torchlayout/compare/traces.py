@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchlayout.records import RunDirectory
 from torchlayout.trace.breakdown import families
 
 
-def traced_shares(runs: Iterable[Path]) -> dict[str, float] | None:
-    """Parts of the step by what they were spent on, means over the runs that were traced; None where none was.
+@dataclass(frozen=True)
+class Traced:
+    """What the traces of a layout's runs say.
 
-    compute, communication (exposed), bubble, idle, data, optimizer, checkpoint; they sum to 1.
+    shares: parts of the step by what they were spent on, means over the runs that were traced: compute, communication
+    (exposed), bubble, idle, data, optimizer, checkpoint; they sum to 1; None where none was traced. causes: of the
+    first of them.
     """
-    found = [shares for run in runs if (shares := _shares(RunDirectory(run).traces_path))]
+
+    shares: dict[str, float] | None
+    causes: list[str]
+
+
+def traced(runs: Iterable[Path]) -> Traced:
+    """Read the breakdowns that runs have left; one that cannot be read is passed over."""
+    found = [one for run in runs if (one := _read(RunDirectory(run).traces_path)) is not None]
     if not found:
-        return None
-    names = sorted({name for shares in found for name in shares})
-    return {name: sum(shares.get(name, 0.0) for shares in found) / len(found) for name in names}
+        return Traced(None, [])
+    names = sorted({name for shares, _ in found for name in shares})
+    mean = {name: sum(shares.get(name, 0.0) for shares, _ in found) / len(found) for name in names}
+    return Traced(mean, found[0][1])
 
 
-def _shares(traces: Path) -> dict[str, float]:
+def _read(traces: Path) -> tuple[dict[str, float], list[str]] | None:
     for path in sorted(traces.glob("step_*/breakdown.json")):
         try:
-            return families(json.loads(path.read_bytes())["mean"])
+            document = json.loads(path.read_bytes())
+            return families(document["mean"]), [str(cause["sentence"]) for cause in document["causes"]]
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             continue  # half written, or of a version that is not ours
-    return {}
+    return None

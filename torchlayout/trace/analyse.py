@@ -27,19 +27,25 @@ from torchlayout.trace.timeline import timeline_document
 # Below this all files together are read sooner than processes start.
 WORTH_PROCESSES_BYTES = 8 * 2**20
 
+MUCH_SLOWER = 1.2
+
 Report = Callable[[int, int], None]
 """Told how many bytes are done of how many."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a run beside its traces; model FLOPs are those of a step, over all ranks."""
+    """What is known of a run beside its traces; model FLOPs are those of a step, over all ranks.
+
+    untraced_seconds: the median step that was neither warm-up nor profiled.
+    """
 
     layout: str | None = None
     flops_per_step: float | None = None
     predicted: Mapping[str, Any] | None = None
     memory: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
+    untraced_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,16 +82,25 @@ def analyse(
     activities, unread = _read(files, jobs, report or (lambda done, total: None))
     if not activities:
         raise InputError(*unread)
-    activities = aligned(_one_of_each(activities, unread))
+    activities = _one_of_each(activities, unread)
+    refuse_mixture(activities, source)
+    activities = aligned(activities)
     if step is not None:
         held = sorted({one.number for activity in activities for one in activity.steps})
         if step not in held:
             raise InputError(f"no trace in {source} holds step {step}; held: {', '.join(map(str, held))}")
         activities = [_only(activity, step) for activity in activities]
     steps = cut_steps(activities)
-    document = breakdown(str(source), activities, steps, layout=known.layout, flops_per_step=known.flops_per_step)
+    document = breakdown(
+        str(source),
+        activities,
+        steps,
+        layout=known.layout,
+        flops_per_step=known.flops_per_step,
+        untraced_seconds=known.untraced_seconds,
+    )
     document["predicted"], document["memory"] = known.predicted, list(known.memory)
-    document["notes"] = [*unread, *document["notes"], *known.notes]
+    document["notes"] = [*unread, *document["notes"], *known.notes, *slowed(document)]
     return Analysis(tuple(activities), tuple(steps), document)
 
 
@@ -132,6 +147,33 @@ def _one_of_each(activities: Iterable[Activity], notes: list[str]) -> list[Activ
         if by_rank.setdefault(activity.rank, activity) is not activity:
             notes.append(f"rank {activity.rank} has more than one trace here; the first by name counts")
     return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def refuse_mixture(activities: Sequence[Activity], source: Path) -> None:
+    """Raises InputError for traces of several jobs: another number of ranks, or no step that two ranks share."""
+    worlds = sorted({activity.world for activity in activities if activity.world is not None})
+    if len(worlds) > 1:
+        sizes = " and ".join(map(str, worlds))
+        raise InputError(f"{source} holds traces of jobs of {sizes} ranks; analyse those of one job at a time")
+    first = {step.number for step in activities[0].steps}
+    for activity in activities[1:]:
+        if first.isdisjoint(step.number for step in activity.steps):
+            raise InputError(
+                f"the traces of rank {activities[0].rank} and rank {activity.rank} in {source} have no step in common; "
+                "analyse those of one window at a time"
+            )
+
+
+def slowed(document: Mapping[str, Any]) -> list[str]:
+    """A note where the profiler slows steps down so much that shares are no longer those of a usual step."""
+    usual, steps = document["untraced_seconds"], document["steps"]
+    traced = min((step["seconds"] for step in steps), default=0.0)
+    if usual is None or traced < MUCH_SLOWER * usual:
+        return []
+    return [
+        f"traced steps take {traced / usual:.1f} times as long as the others ({usual:.4g} s in the median): the host "
+        "pays for the profiler, which adds to idle time most"
+    ]
 
 
 def _only(activity: Activity, step: int) -> Activity:

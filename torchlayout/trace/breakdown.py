@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean
@@ -66,8 +66,12 @@ def breakdown(
     *,
     layout: str | None = None,
     flops_per_step: float | None = None,
+    untraced_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The document; flops_per_step: what the model costs all ranks together, where it is known."""
+    """The document; flops_per_step: what the model costs all ranks together, where it is known.
+
+    untraced_seconds: a step of the same run without a profiler.
+    """
     table = CollectiveTable()
     by_rank = {activity.rank: activity for activity in activities}
     for step in steps:
@@ -93,9 +97,20 @@ def breakdown(
         "kernels": kernel_table(activities),
         "predicted": None,
         "memory": [],
-        "notes": [note for activity in activities for note in activity.notes],
+        "untraced_seconds": untraced_seconds,
+        "notes": [*(note for activity in activities for note in activity.notes), *_missing(activities, world)],
     }
     return document | {"causes": [cause._asdict() for cause in causes(document)]}
+
+
+def _missing(activities: Sequence[Activity], world: int | None) -> Iterator[str]:
+    if world is not None and len(activities) < world:
+        yield f"{len(activities)} of {world} ranks were traced: what the others did is not in any figure"
+    if any(len(group) < len(group[0].pipeline) for group in pipelines(activities)):
+        yield (
+            "not every rank of a pipeline was traced, so its bubble is not measured: "
+            "a part of it counts as communication along pp, or as idle"
+        )
 
 
 def _step(step: StepCuts, by_rank: Mapping[int, Activity], flops: float | None) -> dict[str, Any]:
@@ -182,18 +197,19 @@ def _pipeline(activities: Sequence[Activity], steps: Sequence[StepCuts]) -> dict
             all_work = [work for of_rank in works.values() for work in of_rank]
             if not all_work:
                 continue
+            if len(group) < len(group[0].pipeline):
+                continue  # when a rank that was not traced had finished is not known
             start, end = min(work.start for work in all_work), max(work.end for work in all_work)
+            counted.append(schedule_bubble(works))
             for rank in works:
                 shares = step.cuts[rank].shares.items()
                 waits = union(*(spans for name, spans in shares if name.startswith("bubble/")))
                 by_rank[rank].append(length(clip(waits, start, end)) / max(1, end - start))
-            if len(group) == len(group[0].pipeline):
-                counted.append(schedule_bubble(works))
-    if not by_rank:
+    if not any(activity.pipeline and activity.work for activity in activities):
         return None
     known = [value for value in counted if value is not None]
     return {
-        "bubble": mean(value for values in by_rank.values() for value in values),
+        "bubble": mean(value for values in by_rank.values() for value in values) if by_rank else None,
         "schedule": mean(known) if known else None,
         "by_rank": {str(rank): mean(values) for rank, values in sorted(by_rank.items())},
     }

@@ -10,6 +10,14 @@ from typing import Any, NamedTuple
 # What takes less of the step than this is no cause.
 LEAST = 0.05
 
+# Of a rank that is slower than those with the same work.
+LEAST_STRAGGLE = 0.1
+HOST_IS_SLOW = (
+    "devices are idle {share} of the step: the host does not launch kernels fast enough; a larger micro-batch or "
+    "kernels.compile = true gives it less to launch"
+)
+PYTHON_IS_SLOW = "nothing computes for {share} of the step but Python, between operators: they are small"
+
 RankStep = Mapping[str, Any]
 """A rank's part of a step, as in breakdown.json."""
 
@@ -28,14 +36,16 @@ def causes(document: Mapping[str, Any]) -> list[Cause]:
     steps, stages = document["steps"], document["stages"]
     if not steps:
         return []
-    step = mean(one["seconds"] for one in steps)
     ranks = _by_rank(steps)
+    # The same base as that of the shares: over ranks and steps.
+    step = mean(part["seconds"] for parts in ranks.values() for part in parts)
+    idle = HOST_IS_SLOW if document["device"] != "cpu" else PYTHON_IS_SLOW
     found = [
         *_data(ranks, step),
         *_stragglers(ranks, stages, step),
         *_communication(ranks, document["collectives"], step),
         *_shared(ranks, "bubble", step, "ranks wait {share} of the step for a neighbour in the pipeline (bubble)"),
-        *_shared(ranks, "idle", step, "devices are idle {share} of the step: the host does not keep up"),
+        *_shared(ranks, "idle", step, idle),
         *_shared(ranks, "checkpoint", step, "saving a checkpoint takes {share} of the step"),
         *_shared(ranks, "optimizer", step, "the optimizer's step takes {share} of the step", least=0.15),
         *_imbalance(stages, step),
@@ -88,18 +98,23 @@ def _stragglers(ranks: dict[int, list[RankStep]], stages: list[Mapping[str, Any]
     alike: defaultdict[frozenset[int], dict[int, float]] = defaultdict(dict)
     for rank, parts in ranks.items():
         alike[frozenset(held[rank])][rank] = mean(map(_own_seconds, parts))
-    return [cause for own in alike.values() if len(own) > 1 for cause in _straggler(own, step)]
+    idle = {rank: _mean_of(parts, "idle") for rank, parts in ranks.items()}
+    return [cause for own in alike.values() if len(own) > 1 for cause in _straggler(own, idle, step)]
 
 
-def _straggler(own: dict[int, float], step: float) -> list[Cause]:
+def _straggler(own: dict[int, float], idle: dict[int, float], step: float) -> list[Cause]:
     worst = max(own, key=lambda rank: own[rank])
-    usual = median(value for rank, value in own.items() if rank != worst)
+    others = [rank for rank in own if rank != worst]
+    usual = median(own[rank] for rank in others)
     lost = own[worst] - usual
-    if lost < LEAST * step or usual <= 0:
+    if lost < LEAST_STRAGGLE * step or usual <= 0:
         return []
+    idler = idle[worst] - median(idle[rank] for rank in others)
+    what = "its host is slower, so that it is idle" if idler > lost / 2 else "it computes"
+    against = f"rank {others[0]}" if len(others) == 1 else "the others in the median"
     sentence = (
-        f"rank {worst} is a straggler: it works {own[worst] / usual:.1f} times as long as the others do in the median, "
-        f"{_percent(lost, step)} of the step"
+        f"rank {worst} is a straggler: {what} for {_percent(lost, step)} of the step longer than {against} "
+        f"({own[worst] / usual:.1f} times the time)"
     )
     return [Cause("straggler", worst, lost, sentence)]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchlayout.trace.activity import Activity, Transfer
-from torchlayout.trace.intervals import EMPTY, covered, intervals
+from torchlayout.trace.activity import Activity
+from torchlayout.trace.intervals import length
 from torchlayout.trace.meet import Meetings
-from torchlayout.trace.shares import Cut
+from torchlayout.trace.shares import Cut, Kind, exposed_by_kind, kind_of, spans_by_kind
 
 SECOND = 1e9
 
@@ -37,30 +37,26 @@ class _Row:
 
 
 class CollectiveTable:
-    """Sums over ranks and steps, by collective, axis and size of the group."""
+    """Sums over ranks and steps, by kind."""
 
     def __init__(self) -> None:
-        self.rows: defaultdict[tuple[str, str, int], _Row] = defaultdict(_Row)
+        self.rows: defaultdict[Kind, _Row] = defaultdict(_Row)
         self.counted_to: dict[int, int] = {}
 
     def add(self, activity: Activity, cut: Cut, meetings: Meetings) -> None:
         """Count a rank's transfers of a step, the steps in their order."""
-        transfers = activity.transferring(cut.step)
-        spans = intervals((transfer.start, transfer.end) for transfer in transfers)
-        exposed = {
-            axis: covered(spans, cut.shares.get(f"communication/{axis}", EMPTY)).tolist()
-            for axis in {transfer.axis for transfer in transfers}
-        }
+        for kind, exposed in exposed_by_kind(activity, cut).items():
+            self.rows[kind].exposed += exposed
+        for kind, spans in spans_by_kind(activity, cut).items():
+            self.rows[kind].nanoseconds += length(spans)
         counted_to = self.counted_to.get(activity.rank)
-        for place, transfer in enumerate(transfers):
-            row = self.rows[transfer.collective, transfer.axis, _size(transfer)]
-            row.exposed += exposed[transfer.axis][place]
+        for transfer in activity.transferring(cut.step):
             # One that began in an earlier step was counted there.
             if counted_to is not None and transfer.start < counted_to:
                 continue
+            row = self.rows[kind_of(transfer)]
             row.count += 1
             row.bytes += transfer.bytes
-            row.nanoseconds += transfer.end - transfer.start
             # Bandwidth only counts from when the last rank had come.
             begun = max(transfer.start, meetings.last_start(activity.rank, transfer) or transfer.start)
             if transfer.bytes and transfer.end > begun:
@@ -84,13 +80,9 @@ class CollectiveTable:
                 if row.timed
                 else None,
             }
-            for (collective, axis, size), row in self.rows.items()
+            for (axis, collective, size), row in self.rows.items()
         ]
         return sorted(found, key=lambda row: (-row["seconds"], row["collective"], row["axis"]))
-
-
-def _size(transfer: Transfer) -> int:
-    return 2 if transfer.peer is not None else len(transfer.ranks)
 
 
 def kernel_table(activities: Iterable[Activity]) -> list[dict[str, Any]]:

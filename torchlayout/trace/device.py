@@ -109,7 +109,9 @@ def _axis(trace: RankTrace, args: dict[str, Any], kind: str, unknown: str) -> st
     """unknown: what messages are taken for where the trace does not say."""
     group = trace.groups.get(str(args.get("Process Group Name")))
     if group is not None:
-        return group.axis
+        # Sharding neither sends nor exchanges: over a group that is both axes it is the context's.
+        ring = kind in POINT_TO_POINT or kind == "all_to_all"
+        return "cp" if group.axis == "fsdp" and ring and trace.degrees.get("cp", 1) > 1 else group.axis
     described = args.get("Process Group Description")
     if described not in (None, "", "undefined"):
         return axis(str(described))

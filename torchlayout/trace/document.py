@@ -103,8 +103,8 @@ class StageRow(TypedDict):
 class Pipeline(TypedDict):
     """Bubbles as fractions of the pipeline's makespan."""
 
-    bubble: float
-    """Measured; mean over ranks and steps."""
+    bubble: float | None
+    """Measured; mean over ranks and steps. Null where no pipeline was traced on all its ranks."""
     schedule: float | None
     """The schedule's own, were stages as fast as they are on average and messages free; null where ranks miss."""
     by_rank: dict[str, float]
@@ -125,9 +125,9 @@ class CollectiveRow(TypedDict):
     bytes: float
     """The larger of input and output, summed; 0 where the trace does not say."""
     seconds: float
-    """Summed, whether hidden or exposed."""
+    """In which one at least was under way, hidden or exposed."""
     exposed_seconds: float
-    """The part that is in the shares."""
+    """The part that is in the shares; over the rows of an axis they sum to its share."""
     bus_bytes_per_second: float | None
     """Bytes/s of a link, as nccl-tests count them, from when the last known rank had come; null without bytes."""
 
@@ -199,6 +199,8 @@ class Breakdown(TypedDict):
     """Every name, longest first; what no name tells is `other`."""
     causes: list[CauseRow]
     """The largest loss first."""
+    untraced_seconds: float | None
+    """Median step of the run that was neither warm-up nor profiled; null where it has none, or is no run of ours."""
     predicted: Foretold | None
     """Null where the planner cannot say."""
     memory: list[dict[str, Any]]

@@ -52,7 +52,7 @@ def gloo_transfers(trace: RankTrace, marks: Marks) -> Iterator[Transfer]:
         if asked is None:
             yield Transfer(int(start), int(end), called, kind, "other")
         else:
-            group = _group(trace, asked.axis)
+            group = trace.along(asked.axis)
             told = (asked.collective, asked.axis, group, _peer(asked, group), asked.bytes, asked.at)
             yield Transfer(int(start), int(end), called, *told)
 
@@ -98,34 +98,33 @@ def _peer(issue: Issue, group: tuple[int, ...]) -> int | None:
     return group[issue.peer] if issue.peer is not None and issue.peer < len(group) else None
 
 
-def _group(trace: RankTrace, axis: str) -> tuple[int, ...]:
-    """The ranks of the widest group along an axis: `shard` is described beside the `fsdp` that is part of it."""
-    if axis == "world":
-        return tuple(range(trace.world or 0))
-    return max((group.ranks for group in trace.groups.values() if group.axis == axis), key=len, default=())
-
-
 class _Around:
     """Where on the host a moment was: by ranges of FSDP and of the trainer, and by functional collectives."""
 
     def __init__(self, trace: RankTrace, marks: Marks) -> None:
+        self.trace = trace
         self.fsdp = _named(trace, trace.ranges, "FSDP::")
         self.functional = _named(trace, trace.ops, "_c10d_functional::")
         self.marks = _outermost(mark for mark in marks.own if mark.range.phase != "step")
         self.starts = [mark.start for mark in self.marks]
 
     def axis(self, moment: int, kind: str) -> str:
-        """The axis of a transfer that was started then."""
+        """The axis of a transfer that was started then: the likeliest that has more than one rank."""
+        likely = self._likely(moment, kind)
+        return next((name for name in likely if len(self.trace.along(name)) != 1), "world")
+
+    def _likely(self, moment: int, kind: str) -> tuple[str, ...]:
+        if _within(self.functional, moment):  # also inside of FSDP's hooks, where a norm's gradient is reduced over tp
+            return ("tp",)
         if _within(self.fsdp, moment):
-            return "dp" if kind == "all_reduce" else "fsdp"
-        if _within(self.functional, moment):
-            return "tp"
+            return ("dp", "fsdp") if kind == "all_reduce" else ("fsdp",)
         mark = self._mark(moment)
         if mark is None:
-            return "pp" if kind in POINT_TO_POINT else "world"
+            return ("pp",) if kind in POINT_TO_POINT else ("world",)
         if mark.range.phase in ("forward", "backward", "weight"):
-            return "cp"
-        return "pp" if mark.range.phase == "reduce" else "world"
+            # The loss over a sharded vocabulary reduces; rings and Ulysses send and exchange.
+            return ("tp", "cp") if kind == "all_reduce" else ("cp", "tp")
+        return ("pp",) if mark.range.phase == "reduce" else ("world",)
 
     def _mark(self, moment: int) -> Mark | None:
         last = bisect_right(self.starts, moment) - 1

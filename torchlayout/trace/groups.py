@@ -19,7 +19,7 @@ class Group(NamedTuple):
 
 def read_groups(header: dict[str, Any]) -> dict[str, Group]:
     """The groups that the header of a trace describes, by name."""
-    spread, sole = header.get("distributedInfo"), _sole_axis(header)
+    spread, sole = header.get("distributedInfo"), _sole_axis(read_degrees(header))
     described = spread.get("pg_config") if isinstance(spread, dict) else None
     found = {}
     for group in described if isinstance(described, list) else []:
@@ -31,22 +31,29 @@ def read_groups(header: dict[str, Any]) -> dict[str, Group]:
     return found
 
 
-def _sole_axis(header: dict[str, Any]) -> str | None:
-    """The axis that takes up the whole world, by the layout that the trainer wrote.
-
-    DeviceMesh makes no group for such an axis but uses the default one, which is not described by the axis' name.
-    """
+def read_degrees(header: dict[str, Any]) -> dict[str, int]:
+    """The degree of each axis by the layout that the trainer wrote; empty for traces of something else."""
     facts = header.get("torchlayout")
     try:
         layout = Layout.parse(str(facts.get("layout"))) if isinstance(facts, dict) else None
     except InputError:
-        return None
+        return {}
     if layout is None:
-        return None
-    degrees = {
+        return {}
+    return {
         "pp": layout.pipeline,
         "dp": layout.replicate,
         "fsdp": layout.shard * layout.context,
+        "cp": layout.context,
         "tp": layout.tensor,
+        "world": layout.world,
     }
-    return next((name for name, degree in degrees.items() if degree == layout.world > 1), None)
+
+
+def _sole_axis(degrees: dict[str, int]) -> str | None:
+    """The axis that takes up the whole world.
+
+    DeviceMesh makes no group for such an axis but uses the default one, which is not described by the axis' name.
+    """
+    axes = ("pp", "dp", "fsdp", "tp")
+    return next((name for name in axes if degrees.get(name) == degrees.get("world", 0) > 1), None)

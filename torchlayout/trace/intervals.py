@@ -57,23 +57,6 @@ def length(spans: Intervals) -> int:
     return int((spans[:, 1] - spans[:, 0]).sum())
 
 
-def covered(spans: Intervals, by: Intervals) -> NDArray[np.int64]:
-    """Nanoseconds of each interval, which may overlap others, that lie in disjoint ones."""
-    if not len(by):
-        return np.zeros(len(spans), dtype=np.int64)
-    lengths = by[:, 1] - by[:, 0]
-    before = np.cumsum(lengths) - lengths
-
-    def upto(moments: NDArray[np.int64]) -> NDArray[np.int64]:
-        last = np.searchsorted(by[:, 0], moments, side="right") - 1
-        begun = np.maximum(last, 0)
-        reached: NDArray[np.int64] = before[begun] + np.clip(moments - by[begun, 0], 0, lengths[begun])
-        return np.where(last >= 0, reached, 0)
-
-    found: NDArray[np.int64] = upto(spans[:, 1]) - upto(spans[:, 0])
-    return found
-
-
 def clip(spans: Intervals, start: int, end: int) -> Intervals:
     """What lies between two moments, of intervals that may overlap."""
     cut = np.clip(spans, start, end)

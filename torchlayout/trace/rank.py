@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchlayout.errors import InputError
-from torchlayout.trace.groups import Group, read_groups
+from torchlayout.trace.groups import Group, read_degrees, read_groups
 from torchlayout.trace.names import is_communication
 from torchlayout.trace.read import LARGEST, Event, read_events, whole
 
@@ -51,10 +51,10 @@ class Columns:
 class RankTrace:
     """What a trace says, sorted by start.
 
-    device: cuda, rocm or cpu. ops: operators of the host. ranges: what was marked on the host. launches: what the host
-    did to have work done on the device. kernels: that work. described: what is said of a communication kernel, by its
-    index in kernels. issued: the same of the operators that start a communication, by their index in ops. notes: what
-    could not be read.
+    device: cuda, rocm or cpu. degrees: of each axis, where the trainer said. ops: operators of the host. ranges: what
+    was marked on the host. launches: what the host did to have work done on the device. kernels: that work. described:
+    what is said of a communication kernel, by its index in kernels. issued: the same of the operators that start a
+    communication, by their index in ops. notes: what could not be read.
     """
 
     path: Path
@@ -64,6 +64,7 @@ class RankTrace:
     device: str
     device_name: str | None
     groups: dict[str, Group]
+    degrees: dict[str, int]
     names: list[str]
     ops: Columns
     ranges: Columns
@@ -76,8 +77,15 @@ class RankTrace:
     @property
     def pipeline(self) -> tuple[int, ...]:
         """The ranks of its pipeline; empty where there is none, or the trace does not say."""
-        ranks = max((group.ranks for group in self.groups.values() if group.axis == "pp"), key=len, default=())
+        ranks = self.along("pp")
         return ranks if len(ranks) > 1 else ()
+
+    def along(self, axis: str) -> tuple[int, ...]:
+        """The ranks along an axis, itself among them; empty where the trace does not say."""
+        if axis == "world" or 1 < self.degrees.get(axis, 0) == self.world:
+            return tuple(range(self.world or 0))
+        # The widest: `shard`, which is fsdp and cp as one, is described beside `fsdp`.
+        return max((group.ranks for group in self.groups.values() if group.axis == axis), key=len, default=())
 
 
 COLUMNS = len(fields(Columns))
@@ -196,6 +204,7 @@ def read_rank(path: Path) -> RankTrace:
         device=_device(len(kernels), collector.names),
         device_name=_device_name(header),
         groups=read_groups(header),
+        degrees=read_degrees(header),
         names=list(collector.names),
         ops=ops,
         ranges=ranges,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from torchlayout.config import Config
@@ -16,6 +17,10 @@ from torchlayout.records import RunDirectory
 from torchlayout.trace.analyse import Known
 from torchlayout.trace.predict import predicted
 from torchlayout.trace.read import whole
+
+# Steps of which the first are slow whatever the layout; thousands of lines of a long run are enough.
+WARMUP_STEPS = 2
+LAST_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ def windows(path: Path, step: int | None = None) -> list[Window]:
     """
     if not path.exists():
         raise InputError(f"{path} does not exist; name a run, a folder with traces, or one trace")
+    if path.is_dir() and path.resolve().name == "traces" and any(path.glob("step_*")):
+        path = path.resolve().parent
     run = RunDirectory(path)
     around = path.resolve().parent  # also for one that is named `.`
     if path.is_dir() and around.name == "traces":
@@ -58,16 +65,28 @@ def _known(run: RunDirectory, folder: Path) -> Known:
         layout = Layout.parse(str(facts.get("layout")))
     except InputError as error:
         return Known(memory=memory, notes=[f"what the run was is not known: {error}"])
+    profiled = range(config.profile.start_step, config.profile.start_step + config.profile.steps)
     tokens = config.batch.global_size * config.data.sequence_length
     device = facts.get("hardware")
     foretold, note = predicted(config, layout, device.get("device_name") if isinstance(device, dict) else None)
     return Known(
         layout=str(layout),
         flops_per_step=tokens * flops_per_token(config.model, config.data.sequence_length, "exact"),
+        untraced_seconds=_untraced_seconds(run, profiled),
         predicted=foretold,
         memory=memory,
         notes=[note] if note else [],
     )
+
+
+def _untraced_seconds(run: RunDirectory, profiled: range) -> float | None:
+    steps = run.metrics(last_bytes=LAST_BYTES)
+    usual = [
+        step["seconds"]
+        for step in steps
+        if step["step"] > WARMUP_STEPS and step["step"] not in profiled and isinstance(step.get("seconds"), float)
+    ]
+    return median(usual) if usual else None
 
 
 def _read(file: Path) -> Mapping[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from torchlayout.trace.activity import CLASSES, Activity, Step
+from torchlayout.trace.activity import CLASSES, Activity, Step, Transfer
 from torchlayout.trace.intervals import EMPTY, Intervals, clip, intersect, intervals, length, subtract, union
 from torchlayout.trace.meet import Meetings
 from torchlayout.trace.names import AXES
@@ -87,14 +87,37 @@ def _waiting(activity: Activity, step: Step, meetings: Meetings, shares: dict[st
     return {name: spans for name, spans in found.items() if len(spans)}
 
 
+Kind = tuple[str, str, int]
+"""A kind of transfer: its axis, collective, and how many ranks take part (0: unknown)."""
+
+
+def kind_of(transfer: Transfer) -> Kind:
+    """What a transfer is counted with."""
+    known = len(transfer.ranks) or (2 if transfer.peer is not None else 0)
+    return transfer.axis, transfer.collective, known
+
+
+def exposed_by_kind(activity: Activity, one: Cut) -> dict[Kind, int]:
+    """Nanoseconds of exposed communication, each charged to one kind; of a send and a receipt at once, the receipt."""
+    found: dict[Kind, int] = {}
+    left = {axis: one.shares.get(f"communication/{axis}", EMPTY) for axis in AXES}
+    for kind, spans in sorted(spans_by_kind(activity, one).items()):
+        found[kind] = length(intersect(left[kind[0]], spans))
+        left[kind[0]] = subtract(left[kind[0]], spans)
+    return found
+
+
 def by_collective(activity: Activity, one: Cut) -> dict[str, int]:
-    """Nanoseconds of exposed communication by collective; of a send and a receipt at once it is the receipt's."""
+    """The same by collective alone."""
     found: defaultdict[str, int] = defaultdict(int)
-    transfers = list(activity.transferring(one.step))
-    for axis in AXES:
-        left = one.shares.get(f"communication/{axis}", EMPTY)
-        for kind in sorted({transfer.collective for transfer in transfers if transfer.axis == axis}):
-            spans = union(intervals(each[:2] for each in transfers if (each.axis, each.collective) == (axis, kind)))
-            found[kind] += length(intersect(left, spans))
-            left = subtract(left, spans)
-    return {kind: spent for kind, spent in found.items() if spent}
+    for (_, collective, _), spent in exposed_by_kind(activity, one).items():
+        found[collective] += spent
+    return {collective: spent for collective, spent in found.items() if spent}
+
+
+def spans_by_kind(activity: Activity, one: Cut) -> dict[Kind, Intervals]:
+    """When in a step transfers of each kind ran."""
+    pairs: defaultdict[Kind, list[tuple[int, int]]] = defaultdict(list)
+    for transfer in activity.transferring(one.step):
+        pairs[kind_of(transfer)].append((transfer.start, transfer.end))
+    return {kind: union(clip(intervals(spans), one.step.start, one.step.end)) for kind, spans in pairs.items()}

@@ -48,6 +48,11 @@ class Profiler:
         self.open = False
         if self.window and self.rank == 0:
             set_aside(self.folder, console)
+        if settings.steps and not self.window:
+            console.print(
+                f"nothing is profiled: step {trainer.steps_done + 1} is next, after those of profile.start_step = "
+                f"{settings.start_step}; set it to {trainer.steps_done + 2} or more"
+            )
 
     @property
     def folder(self) -> Path:

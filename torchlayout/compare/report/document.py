@@ -141,6 +141,8 @@ class LayoutResult(Section):
     """Loss of each step, from step 1; null where it is not finite."""
     shares: dict[str, Fraction] | None = None
     """Parts of the step by what they were spent on, from traces; they sum to 1. Null without traces."""
+    causes: list[str] = Field(default_factory=list)
+    """What its traces say time is lost to, the largest loss first, a sentence each."""
     predicted: Predicted | None = None
     """What the planner foretold; null where it does not know the hardware."""
     why_slower: list[str] = Field(default_factory=list)

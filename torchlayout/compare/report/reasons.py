@@ -10,6 +10,8 @@ from torchlayout.compare.report.text import STATUS_WORDS, percent, seconds
 # Below these, a difference is within what runs of one layout differ by.
 LEAST_BUBBLE = 0.01
 LEAST_SHARE = 0.01
+# More would repeat what the shares say.
+MOST_CAUSES = 2
 
 NAMES = {
     "pipeline": "pipeline",
@@ -61,6 +63,7 @@ def why_slower(layout: LayoutResult, report: Report) -> list[str]:
         *_overlap(layout, best),
         *_bubble(layout, best, report.study.global_batch),
         *_shares(layout, best),
+        *(f"its trace says: {cause}" for cause in layout.causes[:MOST_CAUSES]),
         *_data(layout, best),
         *_recomputation(layout, best),
         *_differences(layout, best),
