@@ -162,6 +162,19 @@ def test_a_row_opens_to_its_reasons_runs_and_command(page: Page) -> None:
     assert page.all("tr.detail") == []
 
 
+def test_a_bubble_is_the_schedules_and_the_detail_has_the_traced_one(browser: Chrome, folder: Path) -> None:
+    report = reports.study(("fsdp8", "pp4-fsdp2+ckpt"), shares=True)
+    report["layouts"][1]["shares"] |= {"bubble": 0.1234}
+    page = Page(browser).open(write_report(report, folder / "traced"))
+    heading = page.one('th[data-key="bubble"] button')
+    assert heading.text.startswith("Bubble (schedule)")
+    assert "schedule's formula, not measured" in (heading.get_attribute("title") or "")
+    assert page.run("return arguments[0].scrollWidth <= arguments[0].clientWidth", page.one('th[data-key="bubble"]'))
+    next(row for row in page.all(ROWS) if "pp4" in row.text).find_element("css selector", ".c-step").click()
+    page.settle()
+    assert "by the schedule's formula, 12.3% of the traced step" in page.one("tr.detail").text
+
+
 def test_layouts_without_figures_show_their_reason(page: Page) -> None:
     rows = {row.text.split("\n")[0]: row.text for row in page.all(ROWS)}
     assert "out of memory" in rows["fsdp8+mb8"]

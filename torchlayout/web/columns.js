@@ -57,7 +57,7 @@ function columnsOf(context) {
       show: (l) => cell(gibibytes(l.peak_memory_bytes), known(l.peak_memory_rank) ? `rank ${l.peak_memory_rank}` : null) },
     { key: "data", name: "Data", hint: "part of the step that waits for data", value: (l) => l.data_seconds_fraction,
       show: (l) => percent(l.data_seconds_fraction) },
-    { key: "bubble", name: "Bubble", hint: "idle part of the pipeline schedule, by its own count", value: (l) => l.bubble_fraction,
+    { key: "bubble", name: "Bubble (schedule)", hint: "idle part of the pipeline by its schedule's formula, not measured", value: (l) => l.bubble_fraction,
       show: (l) => percent(l.bubble_fraction, 0) },
     { key: "parity", name: "Parity", hint: "largest relative difference of the loss from the baseline's", value: paritySort, show: parityCell },
     { key: "fair", name: "Fair", hint: "same data, weights, tokens, optimizer, settings, software", value: (l) => (l.fair ? differing(l.fair).length : null), show: fairCell },

@@ -75,7 +75,18 @@ class LayoutTable {
     const cells = row.ran
       ? rest.map((column) => el("td", { "data-name": column.name, class: `c-${column.key}` }, column.show(layout)))
       : [el("td", { colspan: rest.length, class: "reason" }, layout.reason ?? "")];
-    return el("tr", { class: layout.label === this.context.best ? "best" : null }, first, status, cells);
+    return el("tr", { class: layout.label === this.context.best ? "best" : null, on: { click: (event) => this.clicked(event, layout.label) } }, first, status, cells);
+  }
+
+  // The whole row does what its name does. Who selects text means the text: a drag opens nothing, and the second click
+  // of a double click takes back what the first did.
+  clicked(event, label) {
+    const text = getSelection();
+    if (event.target.closest("a, button, input, select, summary") || event.detail > 2) return;
+    if (event.detail < 2 && !text.isCollapsed) return;
+    const { anchorNode, anchorOffset, focusNode, focusOffset, isCollapsed } = text;
+    this.select(label);
+    if (!isCollapsed) text.setBaseAndExtent(anchorNode, anchorOffset, focusNode, focusOffset); // rows are put in anew
   }
 
   sortBy(key) {

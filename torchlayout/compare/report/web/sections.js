@@ -99,6 +99,13 @@ function measured(context) {
     el("div", { class: "facts-grid" }, table("Model", study.model), table("Precision", precision), table("Hardware", study.hardware), table("Software", study.software)));
 }
 
+// The schedule's bubble is a formula; traces tell what it was.
+function bubbles(layout) {
+  const traced = layout.shares ? folded(layout.shares).bubble : null;
+  if (!known(layout.bubble_fraction) || !known(traced)) return null;
+  return el("p", {}, `Pipeline bubble: ${percent(layout.bubble_fraction)} by the schedule's formula, ${percent(traced)} of the traced step.`);
+}
+
 // What the row of a layout opens to.
 function details(layout, context) {
   const repeats = layout.repeats.length && el("table", { class: "repeats" },
@@ -108,6 +115,7 @@ function details(layout, context) {
       el("td", {}, seconds(repeat.step_seconds_median)), el("td", {}, count(repeat.tokens_per_second_median)),
       el("td", {}, el("code", {}, repeat.log ?? UNKNOWN))))));
   return el("div", { class: "details" },
+    bubbles(layout),
     layout.why_slower.length ? [el("h3", {}, layout.status === "ok" ? `Why it is slower than ${context.best}` : "Why it has no figures"), reasonList(layout)] : null,
     repeats || null,
     layout.torchrun ? codeBlock("Command", layout.torchrun) : null,
