@@ -26,6 +26,7 @@ from torchlayout.tensorboard_plugin.plugin import PACKAGE
 HOSTILE = '<img src=x onerror="window.pwned=1">'
 LABELS = ("fsdp4", "fsdp2-tp2+sp", "pp2-fsdp2", "pp4")
 PIPELINE = "study/pp2-fsdp2/repeat_1"
+PARTLY = "study/pp4/repeat_1"
 ROWS = ".scroll > table > tbody > tr:not(.detail)"
 # TensorBoard's own page says these, with or without a plugin.
 NOT_OURS = ("Three.js", "WebGL", "favicon.ico")
@@ -60,6 +61,12 @@ def spoil(logdir: Path) -> None:
         path = half / "traces" / "step_4" / file
         path.write_bytes(path.read_bytes()[:300])
     trace_runs.run(logdir / "bare", "fsdp2", seconds=5.0, traced=())
+    window = logdir / PARTLY / "traces" / "step_4"
+    found = json.loads((window / "breakdown.json").read_text())
+    found |= {"pipeline": {"bubble": None, "schedule": None, "by_rank": {}}, "untraced_seconds": None}
+    found["notes"] = ["rank 2 was not traced"]
+    found["collectives"][0] |= {"group_size": 0, "bytes": 0}
+    (window / "breakdown.json").write_text(json.dumps(found))
 
 
 @pytest.fixture
@@ -155,6 +162,30 @@ def test_a_row_has_parity_and_opens_to_causes_and_views(page: Page) -> None:
     assert page.one("#pick-run").get_attribute("value") == PIPELINE
 
 
+def test_a_click_on_a_row_opens_it_and_selecting_text_does_not(page: Page) -> None:
+    row = page.all(ROWS)[2]
+    assert page.run("return getComputedStyle(arguments[0]).cursor", row) == "pointer"
+    cell = row.find_element("css selector", ".c-tokens")
+    cell.click()
+    assert "rank 3 computes" in page.one("tr.detail").text
+    page.one("tr.detail .reasons").click()
+    assert page.all("tr.detail") != [], "what it opened to is no part of it"
+    row.find_element("css selector", "button.label").click()
+    assert page.all("tr.detail") == []
+    row.find_element("css selector", "button.label").send_keys(Keys.ENTER)
+    assert page.all("tr.detail") != []
+    row.find_element("css selector", ".c-breakdown .bar").click()
+    assert page.all("tr.detail") == []
+    selected = "return String(getSelection()).trim()"
+    page.hover(cell, cell.size["width"] - 6, 14).click_and_hold().move_by_offset(-60, 0).release().perform()
+    assert page.run(selected)
+    assert page.all("tr.detail") == [], "who drags over a figure selects it"
+    page.click("h1")
+    page.hover(cell, cell.size["width"] - 30, 14).double_click().perform()
+    assert page.run(selected) == page.run("return arguments[0].firstChild.textContent", cell)
+    assert page.all("tr.detail") == [], "who double-clicks a word selects it"
+
+
 def test_a_breakdown_says_its_parts_to_pointer_and_keyboard(page: Page) -> None:
     bar = page.all(".c-breakdown .bar")[2]
     assert re.match(rf"{PIPELINE}: compute \d+\.\d%, exposed communication", bar.get_attribute("aria-label") or "")
@@ -169,6 +200,10 @@ def test_a_breakdown_says_its_parts_to_pointer_and_keyboard(page: Page) -> None:
     assert page.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+def test_the_step_view_opens_on_the_fastest_run_with_traces(page: Page) -> None:
+    assert page.one("#pick-run").get_attribute("value") == "study/fsdp4/repeat_1"
+
+
 def test_runs_and_steps_are_switched(page: Page) -> None:
     choose(page, "step", PIPELINE)
     assert page.one("#panel-step h2").text == "Step 4"
@@ -178,8 +213,43 @@ def test_runs_and_steps_are_switched(page: Page) -> None:
     choose(page, "step", "study/pp4/repeat_1")
     assert page.one("#panel-step h2").text == "Step 5", "the step is kept where the run has it"
     assert "ranks wait" in page.one("#panel-step .reasons").text
+
+
+def test_what_is_of_all_traced_steps_says_so_and_stands_apart(page: Page) -> None:
+    choose(page, "step", PIPELINE)
     headings = page.texts("#panel-step h2")
-    assert headings == ["Step 5", "Timeline", "Ranks", "Collectives", "Stages", "Kernels"]
+    assert headings[:3] == ["Step 4", "Timeline of step 4", "Ranks in step 4"]
+    together = "Steps 4 and 5 together: "
+    parts = ["where the time went", "collectives", "stages", "kernels"]
+    assert headings[3:] == page.texts("#panel-step .together h2") == [together + part for part in parts]
+    assert page.one("#panel-step .tile").text.split("\n") == [
+        "Time, traced",
+        "350 ms",
+        "untraced: 315 ms",
+        "longest on rank 0",
+    ]
+    before = page.one("#panel-step .together").text
+    page.click('[aria-label="Next step"]')
+    assert page.texts("#panel-step h2")[:3] == ["Step 5", "Timeline of step 5", "Ranks in step 5"]
+    assert page.one("#panel-step .together").text == before
+    assert "the idle moments inside it" in page.one(".timeline").text
+    choose(page, "step", "large256")
+    assert page.all("#panel-step .together") == [], "one step is its own window"
+    assert "Collectives" in page.texts("#panel-step h2")
+
+
+def test_what_is_not_known_is_a_dash_or_said(page: Page) -> None:
+    choose(page, "step", PARTLY)
+    assert page.texts("#panel-step .together .tile dd") == ["not measuredsome ranks of the pipeline were not traced"]
+    row = page.texts("#panel-step .figures-table tr:first-child td")
+    assert row[:4] == ["fsdp", "8", "\u2013", "\u2013"]
+    assert page.texts("#panel-step .notes li") == ["rank 2 was not traced"]
+    assert "untraced" not in page.one("#panel-step .tile").text
+    choose(page, "predicted", PARTLY)
+    assert page.texts("#panel-predicted .notes li") == ["rank 2 was not traced"]
+    bars = page.texts("#panel-predicted .bars li")
+    assert "measurednot measured: some ranks of the pipeline were not traced" in bars
+    assert page.texts("#panel-predicted .tile dt") == ["Predicted", "Measured, traced", "Off by"]
 
 
 def test_pointing_at_an_event_says_what_it_is(page: Page) -> None:
@@ -267,26 +337,53 @@ def test_the_tab_is_usable_by_keyboard_alone(page: Page) -> None:
     assert page.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_memory_by_rank_and_phase(page: Page) -> None:
+def test_memory_is_a_map_of_ranks_and_phases(page: Page) -> None:
     choose(page, "memory", PIPELINE)
+    table = "#panel-memory .figures-table"
     assert page.one("#panel-memory h2").text == "Memory in step 4"
-    assert page.texts("#panel-memory .figures-table thead th") == ["Rank", *trace_runs.PHASES]
-    assert page.texts("#panel-memory .figures-table tbody tr:nth-child(4) > *")[:3] == ["rank 3", "29.6 GiB", "37 GiB"]
-    page.one("#panel-memory .canvas").send_keys(Keys.ARROW_RIGHT)
-    assert page.texts("#panel-memory .canvas .tip > *")[:2] == ["rank 0", "forward 27.2 GiB"]
+    assert page.one(".most").text == "The most that a rank holds is 37.00 GiB: rank 3 in backward."
+    assert page.texts(f"{table} thead th") == ["Peak, GiB", *trace_runs.PHASES]
+    assert page.texts(f"{table} tbody tr:nth-child(4) > *")[:3] == ["rank 3", "29.60", "37.00"]
+    assert page.texts(f"{table} .top") == ["37.00", "37.00"]
+    shades = page.run(
+        "return [...document.querySelectorAll('.heat td')].map((e) => e.style.getPropertyValue('--shade'))"
+    )
+    assert (shades[3], shades[-1]) == ("0.0%", "45.0%")
+    words = dict(zip(page.texts(".phases dt"), page.texts(".phases dd"), strict=True))
+    assert words["reduce"] == "waiting for the gradients' reduction"
+    assert page.one(f"{table} th[title]").get_attribute("title") == words["forward"]
+    page.click('[data-mode="By size"]')
+    assert page.texts(f"{table} tbody th") == ["rank 3", "rank 2", "rank 1", "rank 0"]
     choose(page, "memory", "bare")
     assert page.one("#panel-memory h2").text == "Memory of the run"
-    assert page.texts("#panel-memory .figures-table thead th") == ["Rank", "whole run"]
+    assert page.texts(f"{table} thead th") == ["Peak, GiB", "whole run"]
 
 
-def test_predicted_beside_measured(page: Page) -> None:
+def test_memory_of_256_ranks_scrolls_under_its_heading(page: Page) -> None:
+    choose(page, "memory", "large256")
+    assert page.one(".most").text == (
+        "The most that a rank holds is 37.00 GiB: ranks 3, 7, 11, 15, 19, 23 and 58 more in backward (all within 0.5%)."
+    )
+    assert len(page.all(".heat tbody tr")) == 256
+    head = page.one(".heat thead th:nth-child(2)")
+    before = head.rect["y"]
+    page.run("document.querySelector('.heat').scrollTop = 3000")
+    page.settle()
+    assert head.rect["y"] == pytest.approx(before, abs=2)
+    assert page.run("return document.querySelector('.heat').scrollTop") == 3000
+
+
+def test_predicted_is_compared_with_untraced_steps(page: Page) -> None:
     choose(page, "predicted", PIPELINE)
     tiles = dict(zip(page.texts("#panel-predicted .tile dt"), page.texts("#panel-predicted .tile dd"), strict=True))
     assert tiles == {
         "Predicted": "329 ms",
-        "Measured": "350 msmean of 2 steps",
-        "Off by": "\u22126.0%the prediction is too fast",
+        "Measured, untraced": "315 msmedian of the other steps",
+        "Measured, traced": "350 msmean of steps 4 and 5+11.1% against untraced",
+        "Off by": "+4.4%the prediction is too slowagainst untraced steps",
     }
+    bars = page.texts("#panel-predicted section:first-of-type .bars li > span:first-child")
+    assert bars == ["predicted", "measured, untraced", "measured, traced"]
     rows = [row.split("\n") for row in page.one("#panel-predicted .figures-table tbody").text.split("\n")]
     assert any(row[0].startswith("compute: gemm") for row in rows)
     bars = page.texts("#panel-predicted section:nth-of-type(2) .bars li > span:first-child")

@@ -12,7 +12,7 @@ from torchlayout.layout import Layout
 
 KINDS = ["forward", "backward", "weight", "bubble", "communication", "idle", "data", "optimizer", "checkpoint", "other"]
 NAMES = [*KINDS, "nccl:all_gather", "nccl:reduce_scatter", "nccl:send"]
-PHASES = {"forward": 0.8, "backward": 1.0, "reduce": 0.9, "optimizer": 0.6}
+PHASES = {"forward": 0.8, "backward": 1.0, "reduce": 0.9, "optimizer": 0.6, "step": 1.0}
 Event = list[float]
 
 
@@ -208,9 +208,10 @@ def _breakdown(layout: Layout, seconds: float, lanes: dict[int, list[dict[str, A
             {"kind": "straggler", "rank": layout.world - 1, "seconds": 0.01}
             | {"sentence": f"rank {layout.world - 1} computes 1.1x as long as the median rank"},
         ],
+        "untraced_seconds": seconds * 0.9,
         "predicted": {
             "seconds": seconds * 0.94,
-            "shares": {n: v * seconds * 0.94 for n, v in mean.items() if n != "idle"},
+            "shares": {n: v / (1 - mean["idle"]) * seconds * 0.94 for n, v in mean.items() if n != "idle"},
         },
         "memory": [_memory(rank, lanes) for rank in range(layout.world)],
         "notes": [],

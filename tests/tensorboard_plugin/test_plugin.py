@@ -74,6 +74,7 @@ def test_a_window_has_its_analysis_and_memory(server: Server) -> None:
     assert [rank["rank"] for rank in found["steps"][0]["ranks"]] == [0, 1, 2, 3]
     for rank in found["steps"][0]["ranks"]:
         assert sum(rank["shares"].values()) == pytest.approx(rank["seconds"])
+    assert found["untraced_seconds"] == pytest.approx(0.27)
     assert found["pipeline"]["by_rank"].keys() == {"0", "1", "2", "3"}
     assert [phase["phase"] for phase in reply["memory"][2]["steps"][0]["phases"]] == list(trace_runs.PHASES)
 
@@ -204,6 +205,21 @@ def test_wrong_values_anywhere_in_an_analysis_leave_the_rest(tmp_path: Path) -> 
         )
         os.utime(path, (number, number))
         Server(tmp_path).answer("breakdown", run="a", window="step_4")
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        None,
+        {"bubble": None, "schedule": 0.2, "by_rank": {}},
+        {"bubble": 0.0, "schedule": None, "by_rank": {"0": 0}},
+    ],
+)
+def test_a_bubble_that_was_not_measured_is_none_and_not_zero(tmp_path: Path, pipeline: Any) -> None:
+    path = trace_runs.run(tmp_path / "a", "pp2-fsdp2") / "traces" / "step_4" / "breakdown.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pipeline": pipeline}))
+    reply = Server(tmp_path).answer("breakdown", run="a", window="step_4")
+    assert reply["breakdown"]["pipeline"] == pipeline
 
 
 def test_events_that_are_none_are_left_out_and_counted(tmp_path: Path) -> None:

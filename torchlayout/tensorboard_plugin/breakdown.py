@@ -38,6 +38,7 @@ def read_breakdown(path: Path) -> dict[str, Any]:
         "kernels": [_kernel(entry) for entry in tables(raw.get("kernels"))[:MOST_KERNELS]],
         "kernels_in_all": len(items(raw.get("kernels"))),
         "causes": [_cause(cause) for cause in tables(raw.get("causes"))[:MOST_NOTES] if text(cause.get("sentence"))],
+        "untraced_seconds": positive(raw.get("untraced_seconds")),
         "predicted": _predicted(raw.get("predicted")),
         "memory": _memory(raw.get("memory")),
         "notes": [note for note in items(raw.get("notes"))[:MOST_NOTES] if text(note)],
@@ -104,10 +105,10 @@ def _rank(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pipeline(raw: Any) -> dict[str, Any] | None:
-    bubble = number(table(raw).get("bubble"))
-    if bubble is None:
+    if "bubble" not in table(raw):
         return None
-    return {"bubble": bubble, "schedule": number(raw.get("schedule")), "by_rank": numbers(raw.get("by_rank"))}
+    # A bubble of null is that of a pipeline that was not traced on all its ranks.
+    return _numbers_of(raw, "bubble", "schedule") | {"by_rank": numbers(raw.get("by_rank"))}
 
 
 def _collective(raw: dict[str, Any]) -> dict[str, Any]:

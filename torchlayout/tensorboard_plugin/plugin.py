@@ -61,7 +61,7 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
         """The routes, below /data/plugin/layouts."""
         return {
             "/index.js": _file("text/javascript", module),
-            "/index.css": _file("text/css", lambda: web.style(PACKAGE, "tab.css")),
+            "/index.css": _file("text/css", lambda: web.style(PACKAGE, "tab.css", charts=False)),
             "/runs": _json(self.runs),
             "/breakdown": _json(self.breakdown),
             "/timeline": _json(self.timeline),
@@ -128,7 +128,7 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
 
 def module() -> str:
     """The tab's script: an ES module, which TensorBoard imports and whose `render` it calls."""
-    return web.script(PACKAGE, SCRIPTS) + "\nexport { render };\n"
+    return web.script(PACKAGE, SCRIPTS, charts=False) + "\nexport { render };\n"
 
 
 def _file(kind: str, content: Callable[[], str]) -> Application:

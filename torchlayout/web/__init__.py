@@ -14,17 +14,20 @@ from importlib.resources import files
 SHARED = ("dom", "format", "theme", "rows", "columns", "table", "plot", "bars")
 
 
-def script(package: str, names: Iterable[str]) -> str:
-    """uPlot, the shared files, then those of a package's `web` folder; to stand in a function or a module."""
+def script(package: str, names: Iterable[str], *, charts: bool = True) -> str:
+    """The shared files, with uPlot first for charts, then a package's own; to stand in a function or a module."""
+    own = [read(package, f"{name}.js") for name in names]
+    if not charts:
+        return "\n".join([*(shared(f"{name}.js") for name in SHARED if name != "plot"), *own])
     # The licence of uPlot asks that it goes with every copy, and a report is one.
     library = f"/*\n{shared('uplot/LICENSE')}\n*/\n{shared('uplot/uPlot.iife.min.js')}"
-    own = [read(package, f"{name}.js") for name in names]
     return "\n".join([library, *(shared(f"{name}.js") for name in SHARED), *own])
 
 
-def style(package: str, name: str) -> str:
-    """uPlot's style sheet, the shared one, then that of a package's `web` folder."""
-    return "\n".join([shared("uplot/uPlot.min.css"), shared("shared.css"), read(package, name)])
+def style(package: str, name: str, *, charts: bool = True) -> str:
+    """The shared style sheet, with uPlot's first for charts, then a package's own."""
+    library = [shared("uplot/uPlot.min.css")] if charts else []
+    return "\n".join([*library, shared("shared.css"), read(package, name)])
 
 
 def read(package: str, name: str) -> str:

@@ -3,6 +3,7 @@
 const PARTS = [
   ["compute", "compute"], ["communication", "exposed communication"], ["bubble", "pipeline bubble"], ["idle", "idle"],
   ["data", "waiting for data"], ["optimizer", "optimizer"], ["checkpoint", "checkpoint"], ["rest", "the rest of the step"],
+  ["whole", "parts not known"],
 ];
 const MOST_BARS = 25;
 

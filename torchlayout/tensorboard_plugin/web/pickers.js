@@ -27,11 +27,12 @@ class Pickers {
     return el("select", { id, on: { change: changed } });
   }
 
-  // All runs; the one that was chosen stays so, else the first with an analysis.
+  // All runs; the one that was chosen stays so, else the fastest with an analysis.
   fill(runs) {
     this.runs = [...runs].sort((a, b) => NATURAL.compare(a.label, b.label));
     const first = (test) => this.runs.find(test);
-    const kept = first((run) => run.label === this.choice?.run.label) ?? first((run) => run.analysed) ?? first((run) => run.windows.length) ?? this.runs[0];
+    const fastest = ordered(this.runs.filter((run) => run.analysed).map((layout, place) => ({ layout, place })), (run) => run.step_seconds?.median, false)[0]?.layout;
+    const kept = first((run) => run.label === this.choice?.run.label) ?? fastest ?? first((run) => run.windows.length) ?? this.runs[0];
     const option = (run) => el("option", { value: run.label }, run.layout && !run.label.includes(run.layout) ? `${run.label} (${run.layout})` : run.label);
     const traced = this.runs.filter((run) => run.windows.length), rest = this.runs.filter((run) => !run.windows.length);
     const group = (name, some) => (some.length ? el("optgroup", { label: name }, some.map(option)) : null);

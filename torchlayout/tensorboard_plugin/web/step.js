@@ -1,4 +1,5 @@
-// One step of one run: where its time went, when and on which rank.
+// One step of one run: where its time went, when and on which rank. Below, apart, what is known of the traced steps only
+// together.
 
 class StepView {
   constructor(tip, source) {
@@ -19,7 +20,8 @@ class StepView {
     const found = reply.breakdown;
     const one = found?.steps.find((entry) => entry.step === step);
     this.above.replaceChildren(...[missing(run, window, reply), one ? this.summary(found, one) : null].filter(Boolean));
-    this.below.replaceChildren(...(found ? [one ? this.ranks(one) : null, tables(found), remarks(reply)].flat().filter(Boolean) : []));
+    this.below.replaceChildren(...[one ? this.ranks(one) : null, found ? together(found, reply) : null].filter(Boolean));
+    this.lanes.querySelector("h2").textContent = `Timeline of step ${step}`;
     const asked = this.asked = `${run.label} ${window} ${step}`;
     this.lanes.hidden = step === null;
     if (step === null) return;
@@ -39,17 +41,15 @@ class StepView {
     const parts = folded(shares);
     const worst = one.ranks.reduce((slow, rank) => ((rank.seconds ?? 0) > (slow?.seconds ?? 0) ? rank : slow), null);
     const overlap = mean(one.ranks.map((rank) => rank.overlap)), flops = mean(one.ranks.map((rank) => rank.flops_per_second));
-    const tile = (name, value, small) => value !== UNKNOWN && el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, value, small ? el("small", {}, small) : null));
     const lines = () => shareLines(`Step ${one.step}`, shares, percent);
     return section(`Step ${one.step}`,
       el("dl", { class: "tiles" },
-        tile("Time", seconds(one.seconds), worst && one.ranks.length > 1 ? `longest on rank ${worst.rank}` : null),
-        tile("Computing", percent(parts.compute ?? null)), tile("Overlap", percent(overlap, 0), "of communication is hidden"),
-        tile("Bubble", percent(found.pipeline?.bubble ?? null), `of the pipeline's time${known(found.pipeline?.schedule) ? `; schedule: ${percent(found.pipeline.schedule)}` : ""}`),
-        tile("While computing", decimal(flops, "FLOP/s"), "a rank, mean")),
+        tile("Time, traced", seconds(one.seconds), known(found.untraced_seconds) ? el("span", { title: UNTRACED }, `untraced: ${seconds(found.untraced_seconds)}`) : null,
+          worst && one.ranks.length > 1 ? `longest on rank ${worst.rank}` : null),
+        knownTile("Computing", percent(parts.compute ?? null)), knownTile("Overlap", percent(overlap, 0), "of communication is hidden"),
+        knownTile("While computing", decimal(flops, "FLOP/s"), "a rank, mean")),
       el("div", { class: "large" }, stackedBar(parts, 1, { tabindex: "0", "aria-label": inWords(parts), on: this.tip.on(lines) })),
-      el("p", { class: "note" }, legend(partsIn([parts]).map(([key, name]) => [key, `${name} ${percent(parts[key])}`]))),
-      found.causes.length ? [el("h3", {}, "Where its time went"), causeList(found.causes.map((cause) => cause.sentence))] : null);
+      el("p", { class: "note" }, legend(partsIn([parts]).map(([key, name]) => [key, `${name} ${percent(parts[key])}`]))));
   }
 
   ranks(one) {
@@ -60,8 +60,26 @@ class StepView {
     if (rows.length < 2) return null;
     const bars = new Breakdown({ rows }, (label) => this.timeline.toRank(rows.find((row) => row.layout.label === label).rank));
     bars.update(rows, null);
-    return section("Ranks", bars.root);
+    return section(`Ranks in step ${one.step}`, bars.root);
   }
+}
+
+const UNTRACED = "median of the run's steps that were neither warm-up nor profiled: the profiler slows the others";
+
+function tile(name, value, ...small) {
+  return el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, value, small.filter(Boolean).map((words) => el("small", {}, words))));
+}
+
+function knownTile(name, value, ...small) {
+  return value === UNKNOWN ? null : tile(name, value, ...small);
+}
+
+// "Steps 5 and 6": the window of traces.
+function stepsInWords(found) {
+  const steps = found.steps.map((entry) => entry.step);
+  if (steps.length < 3) return `Step${steps.length > 1 ? "s" : ""} ${steps.join(" and ")}`;
+  const all = steps.at(-1) - steps[0] === steps.length - 1;
+  return all ? `Steps ${steps[0]} to ${steps.at(-1)}` : `${whole(steps.length)} steps from ${steps[0]} to ${steps.at(-1)}`;
 }
 
 function mean(values) {
@@ -90,16 +108,41 @@ function remarks(reply) {
   return notes ? section("Notes on these traces", notes) : null;
 }
 
-// Tables of the whole window: collectives, stages, kernels.
-function tables(found) {
-  const collectives = found.collectives.map((one) => [one.collective, one.axis, count(one.count), count(one.group_size), bytes(one.bytes), seconds(one.seconds), seconds(one.exposed_seconds), decimal(one.bus_bytes_per_second, "B/s")]);
+// What is known of the traced steps together: the choice of a step changes none of it, and it says so.
+function together(found, reply) {
+  const several = found.steps.length > 1;
+  const titled = (title) => (several ? `${stepsInWords(found)} together: ${title[0].toLowerCase()}${title.slice(1)}` : title);
+  const parts = [remarks(reply), whereItWent(found, titled), ...tables(found, titled)].filter(Boolean);
+  if (!parts.length) return null;
+  return el("div", { class: several ? "together" : null },
+    several ? el("p", { class: "apart" }, el("b", {}, `${stepsInWords(found)} together.`), " What follows is of all traced steps: another choice of a step changes none of it.") : null, parts);
+}
+
+function whereItWent(found, titled) {
+  const bubble = found.pipeline ? tile("Bubble", bubbleWords(found.pipeline.bubble), bubbleNote(found.pipeline)) : null;
+  if (!bubble && !found.causes.length) return null;
+  return section(titled("Where the time went"), bubble ? el("dl", { class: "tiles" }, bubble) : null, found.causes.length ? causeList(found.causes.map((cause) => cause.sentence)) : null);
+}
+
+function bubbleWords(bubble) {
+  return known(bubble) ? percent(bubble) : "not measured";
+}
+
+function bubbleNote({ bubble, schedule }) {
+  const of = known(bubble) ? "of the pipeline's time" : "some ranks of the pipeline were not traced";
+  return `${of}${known(schedule) ? `; schedule: ${percent(schedule)}` : ""}`;
+}
+
+// Collectives, stages, kernels.
+function tables(found, titled) {
+  const collectives = found.collectives.map((one) => [one.collective, one.axis, count(one.count), count(one.group_size || null), bytes(one.bytes || null), seconds(one.seconds), seconds(one.exposed_seconds), decimal(one.bus_bytes_per_second, "B/s")]);
   const stages = found.stages.map((one) => [count(one.stage), count(one.rank), count(one.micro_batches), seconds(one.forward_seconds), seconds(one.backward_seconds), seconds(one.weight_seconds)]);
   const kernels = found.kernels.map((one) => [el("span", { class: "mono" }, one.name ?? UNKNOWN), one.class, count(one.count), seconds(one.seconds)]);
-  const more = found.kernels_in_all - kernels.length;
+  const more = found.kernels_in_all - kernels.length, several = found.steps.length > 1;
   return [
-    collectives.length ? section("Collectives", figureTable(["Collective", "Axis", "Calls", "Ranks", "Bytes", "Time", "Not hidden", "Bus bandwidth"], collectives, 2)) : null,
-    stages.length > 1 ? section("Stages", figureTable(["Stage", "Rank", "Micro-batches", "Forward", "Backward", "Weights"], stages, 0)) : null,
-    kernels.length ? section("Kernels", el("details", {}, el("summary", {}, `${whole(found.kernels_in_all)} names, longest first`),
+    collectives.length ? section(titled("Collectives"), el("p", { class: "note" }, "Means of a rank and a step."), figureTable(["Collective", "Axis", "Calls", "Ranks", "Bytes", "Time", "Not hidden", "Bus bandwidth"], collectives, 2)) : null,
+    stages.length > 1 ? section(titled("Stages"), el("p", { class: "note" }, "Times of one micro-batch; means over the steps."), figureTable(["Stage", "Rank", "Micro-batches", "Forward", "Backward", "Weights"], stages, 0)) : null,
+    kernels.length ? section(titled("Kernels"), el("details", {}, el("summary", {}, `${whole(found.kernels_in_all)} names, longest first; sums over ${several ? "the steps and " : ""}all traced ranks`),
       figureTable(["Name", "Class", "Calls", "Time"], kernels, 2), more > 0 ? el("p", { class: "note" }, `and ${whole(more)} more in breakdown.json`) : null)) : null,
   ];
 }

@@ -23,6 +23,7 @@ class Timeline {
           button("\u2190", "Earlier", () => this.pan(-0.4)), button("\u2192", "Later", () => this.pan(0.4))),
         this.range),
       this.legend, this.scroller,
+      el("p", { class: "note under" }, "The colour of a micro-batch covers the idle moments inside it too; the shares of the step count those as idle."),
       el("p", { class: "note", id: "timeline-keys" }, "Drag to zoom, Shift and drag to move, double-click for all. The wheel zooms with Ctrl, or once the timeline has the focus; over the ranks it scrolls. Keys: arrows go through the events, + and \u2212 zoom, 0 shows all, Enter zooms to the event."),
       this.said);
     this.lanes = [];
