@@ -167,13 +167,8 @@ def test_every_private_name_of_torch_in_use_is_listed() -> None:
         for folder in ("torchlayout", "benchmarks", "tests/schedule", "tests/harness")
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
-    own = {
-        "_replace",
-        "_asdict",
-        "_ops",
-        "_exit",
-        "_getframe",
-    }  # of namedtuple, of a private module named whole, of os, of sys
+    # Of namedtuple, of a private module named whole, of os, of sys.
+    own = {"_replace", "_asdict", "_ops", "_exit", "_getframe"}
     for tree in trees.values():
         own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         own |= {
