@@ -3,8 +3,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import re
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,9 @@ from tensorboard.plugins.base_plugin import TBContext
 from werkzeug.test import Client
 
 from harness import trace_runs
-from torchlayout.tensorboard_plugin.plugin import SCRIPTS, LayoutsPlugin, module
+from torchlayout.layout import Layout
+from torchlayout.tensorboard_plugin import metrics, plugin, read, summary
+from torchlayout.tensorboard_plugin.plugin import SCRIPTS, LayoutsPlugin, _pack, module
 
 HOSTILE = '</script><img src=x onerror="pwned=1">'
 
@@ -145,6 +152,10 @@ def test_the_script_and_the_sheet_are_served(server: Server, capfd: pytest.Captu
     assert "3.0" not in capfd.readouterr().err
 
 
+def broken_values() -> list[Any]:
+    return [None, True, -1, 1e308, 10**400, "x", [], {}, [[1]], {"a": {"b": []}}, [None, 3, "x", {}]]
+
+
 JUNK = [
     "",
     "{",
@@ -180,10 +191,6 @@ def test_broken_files_leave_the_rest(tmp_path: Path, file: str, junk: str) -> No
         assert len(reply["notes"]) == 1
     timeline = server.answer("timeline", step="4", **asked)
     assert bool(timeline["notes"]) == (timeline["timeline"] is None) == (file == "timeline.json.gz")
-
-
-def broken_values() -> list[Any]:
-    return [None, True, -1, 1e308, 10**400, "x", [], {}, [[1]], {"a": {"b": []}}, [None, 3, "x", {}]]
 
 
 def test_wrong_values_anywhere_in_an_analysis_leave_the_rest(tmp_path: Path) -> None:
@@ -243,6 +250,15 @@ def test_events_that_are_none_are_left_out_and_counted(tmp_path: Path) -> None:
     assert reply["notes"] == [f"{len(wrong)} events of timeline.json.gz are not of the agreed form and left out"]
 
 
+def test_of_very_many_ranks_the_first_have_a_lane(tmp_path: Path) -> None:
+    run = trace_runs.run(tmp_path / "a", "fsdp2")
+    lanes = [{"rank": rank, "events": []} for rank in reversed(range(10_000))]
+    trace_runs.write_timeline(run / "traces" / "step_4", {4: lanes}, 0.3)
+    reply = Server(tmp_path).answer("timeline", run="a", window="step_4", step="4")
+    assert [lane["rank"] for lane in reply["timeline"]["lanes"]] == list(range(4096))
+    assert reply["notes"] == ["only the lanes of the first 4,096 of 10,000 ranks are shown"]
+
+
 def test_huge_files_are_not_read_and_huge_timelines_lose_their_shortest_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,11 +277,174 @@ def test_huge_files_are_not_read_and_huge_timelines_lose_their_shortest_events(
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     run = trace_runs.run(tmp_path / "a", "fsdp2")
-    for file in ("run.json", "metrics.jsonl", "traces/step_4/breakdown.json"):
-        (run / file).unlink()
-        os.mkfifo(run / file)
+    for file in ("run.json", "config.toml", "metrics.jsonl", "breakdown.json", "timeline.json.gz", "rank0.memory.json"):
+        path = (run / file) if (run / file).exists() or file == "config.toml" else run / "traces" / "step_4" / file
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    server = Server(tmp_path)
+    said = [f"{file} is no regular file" for file in ("run.json", "config.toml", "metrics.jsonl", "breakdown.json")]
+    assert server.row("a")["notes"] == said
+    reply = server.answer("breakdown", run="a", window="step_4")
+    said = [f"{file} is no regular file" for file in ("breakdown.json", "timeline.json.gz", "rank0.memory.json")]
+    assert reply["notes"] == said
+    assert server.answer("timeline", run="a", window="step_4", step="4")["notes"] == said[1:2]
+
+
+def test_a_huge_configuration_is_not_read(tmp_path: Path) -> None:
+    run = trace_runs.run(tmp_path / "a", "fsdp2")
+    (run / "config.toml").write_text("#" * (2**20 + 1))
+    assert Server(tmp_path).row("a")["notes"] == ["config.toml is not read: it holds more than 1 MiB"]
+
+
+@pytest.mark.parametrize("value", broken_values(), ids=range(len(broken_values())))
+@pytest.mark.parametrize("key", ["directory", "status", "reason"])
+def test_wrong_values_in_a_report_leave_the_rows(tmp_path: Path, key: str, value: Any) -> None:
+    study = trace_runs.study(tmp_path / "mine", ("fsdp2", "tp2"))
+    report = json.loads((study / "report.json").read_text())
+    report["layouts"][0]["repeats"][0][key] = value
+    (study / "report.json").write_text(json.dumps(report))
+    rows = [run["label"] for run in Server(study).answer("runs")["runs"]]
+    assert rows == ["fsdp2/repeat_1", "tp2/repeat_1"]
+
+
+def test_figures_without_a_finite_quotient_have_none(tmp_path: Path) -> None:
+    run = trace_runs.run(tmp_path / "a", "fsdp2", traced=())
+    (run / "metrics.jsonl").write_text(
+        f'{{"step": 1, "seconds": 1e-300, "data_seconds": 1e299, "mfu": {10**299}}}\n'
+        f'{{"step": {10**400}, "seconds": 1e-300, "data_seconds": {10**299}}}\n'
+    )
     row = Server(tmp_path).row("a")
-    assert row["notes"] == ["run.json is no regular file", "breakdown.json is no regular file"]
+    assert (row["data_seconds_fraction"], row["steps"], row["notes"]) == (None, None, [])
+
+
+def test_sums_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    window = trace_runs.run(tmp_path / "a", "fsdp2") / "traces" / "step_4"
+    found = json.loads((window / "breakdown.json").read_text())
+    rank = {"rank": 0, "shares": {f"compute/{n}": 9e299 for n in range(10**4)}}
+    (window / "breakdown.json").write_text(json.dumps(found | {"steps": [{"step": 4, "ranks": [rank] * 2}]}))
+    (step,) = Server(tmp_path).answer("breakdown", run="a", window="step_4")["breakdown"]["steps"]
+    assert [rank["seconds"] for rank in step["ranks"]] == [None, None]
+    assert json.loads(gzip.decompress(_pack({"rows": [{"x": float("inf")}, (float("nan"), 1.5)]}))) == {
+        "rows": [{"x": None}, [None, 1.5]]
+    }
+
+
+def test_whatever_goes_wrong_with_a_run_costs_its_own_row_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        trace_runs.run(tmp_path / name, "fsdp2", traced=())
+
+    def axes(label: str | None) -> dict[str, Any]:
+        raise ZeroDivisionError("nobody thought of this")
+
+    whole = Server(tmp_path).row("a")
+    (tmp_path / "b" / "run.json").write_text('{"layout": null}')
+    sound = summary._axes
+    monkeypatch.setattr(summary, "_axes", lambda label: sound(label) if label is None else axes(label))
+    server = Server(tmp_path)
+    row = server.row("a")
+    assert row.keys() == whole.keys(), "the table finds all that it shows"
+    assert row["notes"] == ["this run cannot be shown: ZeroDivisionError: nobody thought of this"]
+    assert (row["status"], row["reason"]) == ("failed", row["notes"][0])
+    assert (server.row("b")["status"], server.row("b")["notes"]) == ("ok", [])
+
+
+@pytest.fixture
+def other_user() -> Iterator[Path]:
+    """A folder that belongs to a user who is not root, who is the one to read it."""
+    folder = Path(tempfile.mkdtemp(prefix="torchlayout"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def read_by_nobody(folder: Path) -> Iterator[None]:
+    """Root may read everything: to be refused, it has to be somebody else."""
+    if os.geteuid():
+        yield
+        return
+    folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("closed", "notes"),
+    [
+        ("traces/step_4", ["breakdown.json cannot be read: Permission denied"]),
+        ("traces", ["traces cannot be read: Permission denied"]),
+        *(
+            (file, [f"{file} cannot be read: Permission denied"])
+            for file in ("run.json", "metrics.jsonl", "config.toml")
+        ),
+    ],
+)
+def test_what_may_not_be_read_leaves_a_row_and_a_note(other_user: Path, closed: str, notes: list[str]) -> None:
+    run = trace_runs.run(other_user / "a", "fsdp2")
+    (run / "config.toml").touch()
+    server = Server(other_user)
+    (run / closed).chmod(0)
+    try:
+        with read_by_nobody(other_user):
+            assert server.row("a")["notes"] == notes
+            if closed == "traces/step_4":
+                asked = {"run": "a", "window": "step_4"}
+                assert server.answer("breakdown", **asked)["notes"][0] == notes[0]
+                timeline = server.answer("timeline", step="4", **asked)
+                assert timeline["notes"] == ["timeline.json.gz cannot be read: Permission denied"]
+    finally:
+        (run / closed).chmod(0o755)
+    assert server.row("a")["notes"] == [], "who may read it now need not start again"
+
+
+def test_folders_that_may_not_be_searched_are_counted(other_user: Path) -> None:
+    for name in ("a", "b", "c"):
+        trace_runs.run(other_user / name, "fsdp2", traced=())
+    for name in ("b", "c"):
+        (other_user / name).chmod(0)
+    with read_by_nobody(other_user):
+        reply = Server(other_user).answer("runs")
+    assert [run["label"] for run in reply["runs"]] == ["a"]
+    said = f"{other_user}/b and 1 more folders may not be read by this user, so runs in there are not shown"
+    assert reply["notes"] == [said]
+    for name in ("b", "c"):
+        (other_user / name).chmod(0o755)
+
+
+def test_a_name_that_leads_nowhere_is_no_reason_to_fail(tmp_path: Path) -> None:
+    run = trace_runs.run(tmp_path / "mine" / "fsdp2" / "repeat_1", "fsdp2")
+    for path in (run / "traces" / "step_4" / "breakdown.json", run / "run.json", tmp_path / "mine" / "report.json"):
+        path.unlink(missing_ok=True)
+        path.symlink_to("x" * 300)  # which the system refuses to look at
+    server = Server(tmp_path)
+    assert "breakdown.json cannot be read: File name too long" in server.row("mine/fsdp2/repeat_1")["notes"]
+    reply = server.answer("breakdown", run="mine/fsdp2/repeat_1", window="step_4")
+    assert (reply["steps"], reply["notes"]) == ([4, 5], ["breakdown.json cannot be read: File name too long"])
+
+
+def test_what_a_search_reads_is_kept_until_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        study = trace_runs.study(tmp_path / f"study_{number}", ("fsdp2",))
+        run = study / "fsdp2" / "repeat_1"
+        (run / "config.toml").touch()
+        trace_runs.window(run / "traces" / "step_7", Layout.parse("fsdp2"), (7,), 0.3, random.Random(1))
+        (run / "traces" / "step_7" / "breakdown.json").write_text("{")
+    (tmp_path / "study_0" / "report.json").write_text("{")
+    monkeypatch.setattr(plugin, "MOST_RUNS", 6)
+    server = Server(tmp_path)
+    first = server.answer("runs")
+    opened: list[Path] = []
+    sound = read.opened
+    monkeypatch.setattr(read, "opened", lambda path: opened.append(path) or sound(path))
+    monkeypatch.setattr(metrics, "opened", read.opened)
+    assert server.answer("runs") == first
+    assert opened == []
+    Server(tmp_path).answer("runs")
+    assert len(opened) == 6 * 6
 
 
 def test_old_runs_and_running_runs_have_a_row(tmp_path: Path) -> None:

@@ -71,7 +71,11 @@ def _raw(path: Path) -> dict[str, Any]:
 def read_memory(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The memory files of a window that nobody has analysed yet, and what cannot be read of them."""
     found, notes = [], []
-    for path in sorted(folder.glob("rank*.memory.json"))[:MOST_RANKS]:
+    try:
+        paths = sorted(folder.glob("rank*.memory.json"))
+    except OSError as error:
+        return [], [f"{folder.name} cannot be read: {error.strerror}"]
+    for path in paths[:MOST_RANKS]:
         try:
             found.append(read_json(path, 8 * MIB))
         except InputError as error:
@@ -96,7 +100,7 @@ def _rank(raw: dict[str, Any]) -> dict[str, Any]:
     shares = numbers(raw.get("shares"))
     return {
         "rank": whole(raw.get("rank")),
-        "seconds": positive(raw.get("seconds")) or sum(shares.values()) or None,
+        "seconds": positive(raw.get("seconds")) or positive(sum(shares.values())),
         "shares": shares,
         "hidden": numbers(raw.get("hidden")),
         "waiting": numbers(raw.get("waiting")),

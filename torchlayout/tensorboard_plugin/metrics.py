@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchlayout.errors import InputError
 from torchlayout.records import RunDirectory
-from torchlayout.tensorboard_plugin.read import MIB, items, number, positive
+from torchlayout.tensorboard_plugin.read import MIB, items, missing, number, opened, positive, whole
 
 END_OF_FILE = MIB // 2
 """More than 500 steps of 8 ranks, enough for a median; a run of weeks has hundreds of MiB."""
 
 
 def read_figures(path: Path, warmup: float, traced: range) -> dict[str, Any]:
-    """What metrics.jsonl says of speed and memory, without the warm-up and the steps that were profiled."""
-    steps = _steps(path)
+    """What metrics.jsonl says; raises InputError where it is there and cannot be read."""
+    if missing(path):
+        return figures_of([], warmup, traced)
+    try:
+        with opened(path):  # a regular file, then, which RunDirectory does not ask
+            return figures_of(RunDirectory(path.parent).metrics(last_bytes=END_OF_FILE), warmup, traced)
+    except RecursionError as error:
+        raise InputError(f"{path.name} is not JSON: {error}") from error
+
+
+def figures_of(steps: Sequence[dict[str, Any]], warmup: float = 0, traced: Collection[int] = ()) -> dict[str, Any]:
+    """Speed and memory, without the warm-up and the steps that were profiled."""
     # Of a run so short that nothing else is left, all of it counts.
     measured = [step for step in steps if step["step"] > warmup and step["step"] not in traced] or steps
-    return {"steps": steps[-1]["step"] if steps else None, **_speed(measured), **_memory(measured)}
-
-
-def _steps(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    try:
-        return RunDirectory(path.parent).metrics(last_bytes=END_OF_FILE)
-    except (OSError, RecursionError):
-        return []
+    return {"steps": whole(steps[-1]["step"]) if steps else None, **_speed(measured), **_memory(measured)}
 
 
 def _speed(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def _speed(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "tokens_per_second_per_device": _median(steps, "tokens_per_second_per_device"),
         "mfu": _median(steps, "mfu"),
         "hfu": _median(steps, "hfu"),
-        "data_seconds_fraction": data_seconds / step_seconds if step_seconds and data_seconds is not None else None,
+        "data_seconds_fraction": _quotient(data_seconds, step_seconds),
     }
 
 
@@ -58,6 +60,10 @@ def _memory(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _median(steps: Sequence[dict[str, Any]], name: str) -> float | None:
     values = [value for step in steps if (value := number(step.get(name))) is not None and value >= 0]
     return statistics.median(values) if values else None
+
+
+def _quotient(part: float | None, total: float | None) -> float | None:
+    return number(float(part) / float(total)) if total and part is not None else None
 
 
 def _spread(value: float | None) -> dict[str, float] | None:

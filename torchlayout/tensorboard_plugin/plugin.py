@@ -19,9 +19,9 @@ from torchlayout import web
 from torchlayout.errors import InputError
 from torchlayout.layout.family import COLOURS
 from torchlayout.tensorboard_plugin.breakdown import read_breakdown, read_memory
-from torchlayout.tensorboard_plugin.read import Cache
-from torchlayout.tensorboard_plugin.runs import Finder, Run, roots
-from torchlayout.tensorboard_plugin.summary import row
+from torchlayout.tensorboard_plugin.read import Cache, finite, missing
+from torchlayout.tensorboard_plugin.runs import MOST_RUNS, Finder, Run, roots
+from torchlayout.tensorboard_plugin.summary import FILES_OF_A_RUN, row
 from torchlayout.tensorboard_plugin.timeline import packed, steps_of
 
 PACKAGE = "torchlayout.tensorboard_plugin"
@@ -47,7 +47,8 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
     def __init__(self, context: TBContext) -> None:
         spec = getattr(context.flags, "logdir_spec", None)
         self.finder = Finder(roots(context.logdir, spec if isinstance(spec, str) else None))
-        self.small, self.large = Cache(8192), Cache(8)
+        # All that one scan reads, or the next one would find nothing of it: the oldest goes first.
+        self.small, self.large = Cache(MOST_RUNS * FILES_OF_A_RUN), Cache(8)
 
     def is_active(self) -> bool:
         """Whether there is a run under the logdir."""
@@ -70,14 +71,9 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
     def runs(self, _: Request) -> Answer:
         """Every run as a row of the table."""
         found = self.finder.search(anew=True)
-        rows, notes = [], list(found.notes)
-        for run in found.runs.values():
-            try:
-                rows.append(row(run, self.small))
-            except OSError as error:  # deleted since it was found
-                notes.append(f"{run.name} cannot be read: {error.strerror}")
+        rows = [row(run, self.small) for run in found.runs.values()]
         logdir = ", ".join(str(path) for _, path in self.finder.starts)
-        return {"logdir": logdir, "runs": rows, "families": dict(COLOURS), "notes": notes}
+        return {"logdir": logdir, "runs": rows, "families": dict(COLOURS), "notes": found.notes}
 
     def breakdown(self, request: Request) -> Answer:
         """The analysis of one window of traces."""
@@ -85,13 +81,13 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
         folder = run.path / "traces" / window
         notes: list[str] = []
         found, steps, memory = None, None, None
-        if (folder / "breakdown.json").exists():
+        if not missing(folder / "breakdown.json"):
             try:
                 found = self.large.get(folder / "breakdown.json", read_breakdown)
                 steps, memory = [step["step"] for step in found["steps"]], found["memory"]
             except InputError as error:
                 notes.append(str(error))
-        if not steps and (folder / "timeline.json.gz").exists():
+        if not steps and not missing(folder / "timeline.json.gz"):
             try:
                 steps = self.large.get(folder / "timeline.json.gz", steps_of)
             except InputError as error:
@@ -109,7 +105,7 @@ class LayoutsPlugin(TBPlugin):  # type: ignore[misc]
         except ValueError:
             raise NotThere("a step is a number") from None
         path = run.path / "traces" / window / "timeline.json.gz"
-        if not path.exists():
+        if missing(path):
             return {"timeline": None, "notes": []}
         try:
             return self.large.get(path, packed, step)
@@ -157,7 +153,11 @@ def _json(answer: Callable[[Request], Answer]) -> Application:
 
 
 def _pack(content: Answer) -> bytes:
-    return gzip.compress(json.dumps(content, separators=(",", ":"), allow_nan=False).encode(), compresslevel=3)
+    try:
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # figures that were sound have a quotient or a sum that is not
+        text = json.dumps(finite(content), separators=(",", ":"), allow_nan=False)
+    return gzip.compress(text.encode(), compresslevel=3)
 
 
 def _refused(request: Request) -> Response | None:

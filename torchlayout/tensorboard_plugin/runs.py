@@ -32,10 +32,17 @@ class Run:
 
     @property
     def windows(self) -> list[str]:
-        """Names of its folders of traces, by step."""
+        """Names of its folders of traces, by step; none where they cannot be listed."""
+        try:
+            return self.listed()
+        except (OSError, ValueError):
+            return []
+
+    def listed(self) -> list[str]:
+        """Names of its folders of traces, by step; raises OSError where they cannot be listed."""
         try:
             found = [WINDOW.fullmatch(entry.name) for entry in _entries(self.path / "traces")]
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return [match[0] for match in sorted((m for m in found if m), key=lambda match: int(match[1]))]
 
@@ -110,6 +117,7 @@ def _walk(starts: Sequence[tuple[str, Path]], notes: list[str]) -> Iterator[Run]
     waiting = deque((prefix, path, path, 0) for prefix, path in starts)
     seen: set[tuple[int, int]] = set()
     folders = 0
+    closed: list[Path] = []
     while waiting:
         prefix, root, path, depth = waiting.popleft()
         folders += 1
@@ -122,6 +130,9 @@ def _walk(starts: Sequence[tuple[str, Path]], notes: list[str]) -> Iterator[Run]
                 continue  # a link to what was seen, perhaps above
             seen.add((facts.st_dev, facts.st_ino))
             entries = _entries(path)
+        except PermissionError:
+            closed.append(path)
+            continue
         except (OSError, ValueError):
             continue
         files = {entry.name for entry in entries}
@@ -131,6 +142,9 @@ def _walk(starts: Sequence[tuple[str, Path]], notes: list[str]) -> Iterator[Run]
             below = sorted(name for name in files if name not in SKIPPED and not name.startswith("."))
             folders_below = {entry.name for entry in entries if _is_folder(entry)}
             waiting.extend((prefix, root, path / name, depth + 1) for name in below if name in folders_below)
+    if closed:
+        more = f" and {len(closed) - 1:,} more folders" if len(closed) > 1 else ""
+        notes.append(f"{closed[0]}{more} may not be read by this user, so runs in there are not shown")
 
 
 def _is_run(path: Path, names: set[str]) -> bool:
@@ -163,4 +177,7 @@ def _study(root: Path, path: Path) -> Path | None:
     if not re.fullmatch(r"repeat_\d+", path.name) or len(path.relative_to(root).parts) < 2:
         return None
     study = path.parents[1]
-    return study if (study / "report.json").is_file() or (study / "study.json").is_file() else None
+    try:
+        return study if (study / "report.json").is_file() or (study / "study.json").is_file() else None
+    except OSError:
+        return None

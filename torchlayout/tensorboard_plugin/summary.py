@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torchlayout.errors import InputError
-from torchlayout.files import read_toml
 from torchlayout.layout import Layout
 from torchlayout.layout.family import family
 from torchlayout.tensorboard_plugin.breakdown import read_brief
-from torchlayout.tensorboard_plugin.metrics import read_figures
+from torchlayout.tensorboard_plugin.metrics import figures_of, read_figures
 from torchlayout.tensorboard_plugin.read import (
     Cache,
+    missing,
     number,
     read_json,
+    read_toml,
     table,
     tables,
     text,
@@ -31,19 +32,50 @@ T = TypeVar("T")
 WARMUP_STEPS = 2
 """Of a run that belongs to no study, which says how many there are."""
 SILENT_SECONDS = 900
+FILES_OF_A_RUN = 8
+"""Read for a row, at most in general: four, the analyses of its windows down to one that is sound, the report."""
+LONGEST_ERROR = 300
 STATUSES = {"ok", "oom", "timeout", "failed", "skipped", "pending", "running"}
 
 
 def row(run: Run, cache: Cache) -> dict[str, Any]:
     """Everything that the table shows of a run; what cannot be read is null, with a note."""
     notes: list[str] = []
+    try:
+        return _blank(run, notes) | _known(run, cache, notes)
+    except Exception as error:
+        # Whatever a run's files hold costs its own row and none of the 2,000 others. Files are checked as they are
+        # read, so this is for what nobody thought of; it is the one place that catches everything.
+        notes.append(f"this run cannot be shown: {type(error).__name__}: {error}"[:LONGEST_ERROR])
+        return _blank(run, notes) | {"reason": notes[-1]}
+
+
+def _blank(run: Run, notes: list[str]) -> dict[str, Any]:
+    """The row of a run of which nothing is known."""
+    nothing = ("layout", "reason", "study", "world", "device", "parity", "fair", "shares", "predicted")
+    return {
+        **dict.fromkeys(nothing),
+        "label": run.name,
+        "axes": {},
+        "family": family({}),
+        "status": "failed",
+        **figures_of([]),
+        "causes": [],
+        "windows": [],
+        "analysed": False,
+        "command": f"torchlayout trace {shlex.quote(str(run.path))}",
+        "notes": notes,
+    }
+
+
+def _known(run: Run, cache: Cache, notes: list[str]) -> dict[str, Any]:
     facts = _read(cache, run.path / "run.json", _facts, notes) or {}
     study = _read(cache, run.study / "report.json", _study, notes) if run.study else None
     said = _said(run, study)
     warmup = study["warmup_steps"] if study else WARMUP_STEPS
-    traced = cache.get(run.path / "config.toml", _traced)
-    figures = cache.get(run.path / "metrics.jsonl", read_figures, warmup, traced)
-    windows = run.windows
+    traced = _read(cache, run.path / "config.toml", _traced, notes) or range(0)
+    figures = _read(cache, run.path / "metrics.jsonl", read_figures, notes, warmup, traced) or figures_of([])
+    windows = _windows(run, notes)
     found = _analysis(run, windows, cache, notes)
     analysis = found or {}
     label = text(facts.get("layout")) or analysis.get("layout") or (run.path.parent.name if run.study else None)
@@ -51,7 +83,6 @@ def row(run: Run, cache: Cache) -> dict[str, Any]:
     status, reason = _status(facts, said, figures["steps"], run.path)
     predicted = analysis.get("predicted")
     return {
-        "label": run.name,
         "layout": label,
         "axes": axes,
         "family": family(axes),
@@ -68,21 +99,27 @@ def row(run: Run, cache: Cache) -> dict[str, Any]:
         "causes": analysis.get("causes", []),
         "windows": windows,
         "analysed": found is not None,
-        "command": f"torchlayout trace {shlex.quote(str(run.path))}",
-        "notes": notes,
     }
 
 
-def _read(cache: Cache, path: Path, make: Callable[[Path], T], notes: list[str]) -> T | None:
+def _read(cache: Cache, path: Path, make: Callable[..., T], notes: list[str], *arguments: Hashable) -> T | None:
     try:
-        return cache.get(path, make)
+        return cache.get(path, make, *arguments)
     except InputError as error:
         notes.append(str(error))
         return None
 
 
+def _windows(run: Run, notes: list[str]) -> list[str]:
+    try:
+        return run.listed()
+    except OSError as error:
+        notes.append(f"traces cannot be read: {error.strerror}")
+        return []
+
+
 def _facts(path: Path) -> dict[str, Any]:
-    if not path.exists():
+    if missing(path):
         return {}  # made before run.json was, or just started
     raw = read_json(path)
     if not isinstance(raw, dict):
@@ -92,17 +129,16 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _traced(path: Path) -> range:
     """The steps that the configuration has profiled, which takes time that is not theirs."""
-    try:
-        section = table(read_toml(path).get("profile"))
-    except InputError:
+    if missing(path):
         return range(0)
+    section = table(read_toml(path).get("profile"))
     start, steps = whole(section.get("start_step")) or 0, whole(section.get("steps")) or 0
     return range(start, start + steps)
 
 
 def _study(path: Path) -> dict[str, Any]:
     """What a report says of its runs: by directory, and by layout."""
-    if not path.exists():
+    if missing(path):
         raise InputError("the study has no report.json yet, so parity is not known: `torchlayout report` writes it")
     raw = table(read_json(path))
     about = table(raw.get("study"))
@@ -111,7 +147,10 @@ def _study(path: Path) -> dict[str, Any]:
         verdicts = {"parity": _parity(layout.get("parity")), "fair": _fair(layout.get("fair"))}
         for repeat in tables(layout.get("repeats")):
             if directory := text(repeat.get("directory")):
-                runs[directory] = verdicts | {"status": repeat.get("status"), "reason": text(repeat.get("reason"))}
+                runs[directory] = verdicts | {
+                    "status": text(repeat.get("status")),
+                    "reason": text(repeat.get("reason")),
+                }
     return {"name": about.get("name"), "warmup_steps": number(about.get("warmup_steps")) or 0, "runs": runs}
 
 
@@ -167,6 +206,6 @@ def _analysis(run: Run, windows: Sequence[str], cache: Cache, notes: list[str]) 
     """The newest window that is analysed."""
     for window in reversed(windows):
         path = run.path / "traces" / window / "breakdown.json"
-        if path.exists() and (found := _read(cache, path, read_brief, notes)) is not None:
+        if not missing(path) and (found := _read(cache, path, read_brief, notes)) is not None:
             return found
     return None

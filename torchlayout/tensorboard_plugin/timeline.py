@@ -14,6 +14,8 @@ from torchlayout.tensorboard_plugin.read import LARGEST, MIB, items, positive, r
 # Five steps of 256 ranks with 2,000 events each; as Python objects it takes ten times as much.
 MOST_BYTES = 192 * MIB
 MOST_EVENTS = 1_000_000
+MOST_LANES = 4096
+MOST_KINDS = 256  # a byte each, there
 LONGEST = 1e15  # microseconds, 30 years
 
 Event = list[Any]
@@ -31,20 +33,22 @@ def packed(path: Path, step: int) -> bytes:
     found = next((entry for entry in raw["steps"] if whole(entry.get("step")) == step), None)
     if found is None:
         raise InputError(f"{path.name} has no step {step}")
-    kinds, names = ([str(word)[:300] for word in items(raw.get(key))] for key in ("kinds", "names"))
+    kinds = [str(word)[:300] for word in items(raw.get("kinds"))[:MOST_KINDS]]
+    names = [str(word)[:300] for word in items(raw.get("names"))]
+    ranked = [(rank, lane) for lane in tables(found.get("lanes")) if (rank := whole(lane.get("rank"))) is not None]
+    ranked.sort(key=itemgetter(0))
     lanes = []
     lost = 0
-    for lane in tables(found.get("lanes")):
-        if (rank := whole(lane.get("rank"))) is None:
-            continue
+    for rank, lane in ranked[:MOST_LANES]:
         given = items(lane.get("events"))
         events = [event for event in given if _is_event(event, len(kinds), len(names))]
         lost += len(given) - len(events)
         events.sort(key=itemgetter(0))
         lanes.append({"rank": rank, "events": events})
     notes = [f"{lost:,} events of {path.name} are not of the agreed form and left out"] if lost else []
+    if len(ranked) > MOST_LANES:
+        notes.append(f"only the lanes of the first {MOST_LANES:,} of {len(ranked):,} ranks are shown")
     notes += _thin(lanes)
-    lanes.sort(key=itemgetter("rank"))
     timeline = {"step": step, "seconds": positive(found.get("seconds")), "kinds": kinds, "names": names, "lanes": lanes}
     content = json.dumps({"timeline": timeline, "notes": notes}, separators=(",", ":"), allow_nan=False)
     return gzip.compress(content.encode(), compresslevel=1)
