@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from torchlayout.errors import InputError
 from torchlayout.files import write_atomically
 
 LOCK = ".lock"
+WINDOW = re.compile(r"step_([0-9]{1,15})")
 
 
 class RunDirectory:
@@ -29,6 +31,13 @@ class RunDirectory:
         self.tensorboard_path = self.path / "tensorboard"
         self.checkpoints_path = self.path / "checkpoints"
         self.traces_path = self.path / "traces"
+
+    def trace_windows(self) -> dict[int, Path]:
+        """The folders of traces by their first step; those that were set aside are none."""
+        found = {
+            int(name[1]): path for path in self.traces_path.glob("step_*") if (name := WINDOW.fullmatch(path.name))
+        }
+        return {first: found[first] for first in sorted(found)}
 
     def create(self) -> RunDirectory:
         """Makes the folder where it is not there yet; raises InputError where it cannot be made."""

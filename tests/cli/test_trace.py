@@ -238,6 +238,44 @@ class TestRun:
         assert len(printed(capsys, run)) == 2
 
 
+def test_an_empty_window_does_not_hide_the_others(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk leaves one."""
+    (run / "traces" / "step_5").mkdir()
+    (run / "traces" / "step_3.earlier1").mkdir()
+    code, out, err = command(capsys, run)
+    assert code == 0
+    assert f"{run / 'traces' / 'step_5'} holds no trace" in err
+    assert "step_3.earlier1" not in out + err
+    assert {step for step in (3, 9) if (run / "traces" / f"step_{step}" / "breakdown.json").exists()} == {3, 9}
+
+
+def test_only_the_step_that_was_asked_for_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, other = Traced(rank=0, world=2), Traced(rank=1, world=2)
+    for step in (1, 2):
+        trace.mark("step", 100 * step, 100 * step + 90, step=step)
+        trace.op("aten::mm", 100 * step, 100 * step + 10)
+    trace.op("aten::mm", 195, 196)
+    other.mark("step", 100, 190, step=1)
+    other.op("aten::mm", 100, 110)
+    write_all(tmp_path, [trace, other])
+    whole, second = printed(capsys, tmp_path), printed(capsys, tmp_path, "--step", 2)
+    assert [kernel["count"] for kernel in whole["kernels"]] == [4]
+    assert [kernel["count"] for kernel in second["kernels"]] == [1]
+    assert second["ranks"] == [0]
+
+
+@pytest.mark.parametrize("kind", ["dangling", "loop", "fifo"])
+def test_what_is_no_file_is_left_out_with_a_note(folder: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = folder / "rank7.pt.trace.json"
+    if kind == "fifo":
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to(odd if kind == "loop" else "nowhere")
+    document = printed(capsys, folder)
+    assert document["ranks"] == [0, 1]
+    assert f"{odd} is no regular file" in document["notes"]
+
+
 def metrics(run: Path, seconds: list[float]) -> None:
     lines = [json.dumps({"step": step, "seconds": each}) for step, each in enumerate(seconds, start=1)]
     (run / "metrics.jsonl").write_text("\n".join(lines))

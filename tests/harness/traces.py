@@ -116,7 +116,7 @@ class Traced:
         at = start - 1 if issued is None else issued
         self.op(f"c10d::{asked}_", at, at + 1, **args)
         name = f"gloo:{carried_out or asked}"
-        self.add("user_annotation", name, start, end, BACKEND, **{"Input Dims": [[elements]]})
+        self.add("user_annotation", name, start, end, BACKEND, **{"Input Dims": [[elements]], "Input type": ["float"]})
 
     def document(self) -> dict[str, Any]:
         """What torch.profiler would write."""

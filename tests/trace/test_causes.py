@@ -66,7 +66,13 @@ def test_a_loader_that_is_slow_everywhere_is_nobodys_own() -> None:
     cause = first(document({"data": 0.25}, {"data": 0.26}))
     assert cause.kind == "data"
     assert cause.rank is None
-    assert cause.sentence.startswith("every rank waits 21% of the step for data")
+    assert cause.sentence.startswith("every rank waits, up to 21% of the step, for data")
+
+
+def test_a_loader_that_is_slow_on_some_ranks_names_them() -> None:
+    cause = first(document({"data": 0.3}, {"data": 0.3}, {}))
+    assert cause.rank is None
+    assert cause.sentence.startswith("ranks 0, 1 wait, up to 25% of the step, for data")
 
 
 def test_an_exposed_collective_is_named_with_its_axis() -> None:

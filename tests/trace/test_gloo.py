@@ -165,3 +165,48 @@ def test_nothing_is_charged_to_an_axis_of_one_rank(tmp_path: Path) -> None:
     trace.op("_c10d_functional::all_reduce", 41, 44)
     trace.gloo("allreduce", 43, 48, issued=42)
     assert [(one.axis, one.ranks) for one in transfers(trace, tmp_path)] == [("tp", (0, 1))] * 3
+
+
+def test_a_message_ends_once_it_has_arrived_not_when_somebody_asks(tmp_path: Path) -> None:
+    """Zero-bubble schedules ask for all sends at the end of a step."""
+    sender, receiver = (
+        Traced(rank=rank, world=2, groups=[("1", "mesh_pp", [0, 1])], header={"torchlayout": {"layout": "pp2"}})
+        for rank in (0, 1)
+    )
+    for trace in (sender, receiver):
+        trace.mark("step", 0, 100, step=1)
+    sender.gloo("send", 10, 95, peer=1)
+    receiver.gloo("recv_", 5, 14, peer=0)
+    document = analyse(write_all(tmp_path, [sender, receiver])).document
+    assert shares_of(document, rank=0) == {"communication/pp": 4, "idle": 96}
+
+
+def test_bytes_are_those_of_what_is_carried(trace: Traced, tmp_path: Path) -> None:
+    trace.mark("forward", 0, 30, stage=0, micro_batch=0)
+    trace.gloo("send", 10, 20, peer=1, elements=8)
+    trace.events[-1]["args"]["Input type"] = ["c10::BFloat16"]
+    (found,) = transfers(trace, tmp_path)
+    assert found.bytes == 16
+
+
+@pytest.mark.parametrize(("axis", "group"), [("pp", [0, 1]), ("cp", [0, 1])])
+def test_messages_of_an_evaluation_are_the_pipelines_or_the_rings(axis: str, group: list[int], tmp_path: Path) -> None:
+    groups = [(axis, f"mesh_{axis}", group)] + [
+        (other, f"mesh_{other}", [0]) for other in ("pp", "cp") if other != axis
+    ]
+    trace = Traced(world=4, groups=groups)
+    trace.mark("step", 0, 100, step=1)
+    trace.mark("evaluation", 10, 60)
+    trace.gloo("send", 20, 30, peer=1)
+    (found,) = transfers(trace, tmp_path)
+    assert (found.axis, found.peer) == (axis, 1)
+
+
+@pytest.mark.parametrize("dims", [[5], ["abc"], [[10**300]], [[float("nan")]], [[1e308, 1e308]], 7, None])
+def test_odd_shapes_cost_the_bytes_and_no_more(trace: Traced, tmp_path: Path, dims: object) -> None:
+    trace.gloo("allreduce", 10, 20)
+    for event in trace.events[-2:]:
+        event["args"]["Input Dims"] = dims
+    document = analyse(trace.write(tmp_path)).document
+    (row,) = document["collectives"]
+    assert (row["count"], row["bytes"]) == (1, 0)

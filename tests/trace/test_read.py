@@ -154,7 +154,7 @@ def test_names_hold_control_characters_and_bytes_that_are_no_text(tmp_path: Path
     path = tmp_path / "t.json"
     event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::\x01\t\xff\xc3", "ts": 1, "dur": 2, "tid": 1}'
     path.write_bytes(b'{"traceEvents": [' + event + b"]}")
-    assert read_rank(path).names == ["aten::\x01\t\ufffd\ufffd"]
+    assert read_rank(path).names == ["aten::??\ufffd\ufffd"]
 
 
 BROKEN = (

@@ -54,8 +54,10 @@ class TestAlone:
         self.fitted(small_corpus, tmp_path, steps_done=2, start_step=1, steps=2)  # past it
         written = tmp_path / "run" / "traces"
         assert [path.name for path in written.iterdir()] == ["step_2"]
-        says = f"traces in {written / 'step_2'}; of {tmp_path / 'run'}\n"
-        assert capsys.readouterr().out == says
+        assert capsys.readouterr().out == (
+            f"traces in {written / 'step_2'}; of {tmp_path / 'run'}\n"
+            "nothing is profiled: step 3 is next, after those of profile.start_step = 1; set it to 3 or more\n"
+        )
 
     def test_the_traces_of_an_earlier_start_are_set_aside_whole(
         self, small_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

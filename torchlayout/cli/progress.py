@@ -20,7 +20,7 @@ class ByteProgress:
         self._started = self._last_line = time.monotonic()
         self._kept = self._done = self._total = 0
         self.seconds = 0.0
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         console = Console(stderr=True)
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console) if console.is_terminal else None
         self._task = None if self._bar is None else self._bar.add_task(title, total=None, start=False)

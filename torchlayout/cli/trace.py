@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchlayout.errors import InputError
+
+if TYPE_CHECKING:
+    from torchlayout.trace.analyse import Analysis
+    from torchlayout.trace.runs import Window
 
 
 def trace(
@@ -35,31 +40,46 @@ def trace(
     from torchlayout.cli.progress import ByteProgress
     from torchlayout.cli.trace_table import print_breakdown
     from torchlayout.trace.analyse import analyse
-    from torchlayout.trace.board import write_board
     from torchlayout.trace.runs import windows
 
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is no folder; name one, which need not be there")
     chosen = windows(path, step)
-    documents = []
+    documents: list[dict[str, Any]] = []
+    problems: list[str] = []
     for window in chosen:
-        with ByteProgress(f"reading {window.source}") as progress:
-            analysis = analyse(window.source, window.known, step=step, jobs=jobs, report=progress.report)
+        try:
+            with ByteProgress(f"reading {window.source}") as progress:
+                analysis = analyse(window.source, window.known, step=step, jobs=jobs, report=progress.report)
+        except InputError as error:
+            if len(chosen) == 1:
+                raise
+            problems += error.problems
+            continue
         documents.append(analysis.document)
-        whole = window.run is not None and step is None
-        beside = window.source if whole else None
+        beside = window.source if window.run is not None and step is None else None
         folder = beside if out is None else out if len(chosen) == 1 else out / window.source.name
         if folder is not None:
-            try:
-                analysis.write(folder)
-                if window.run is not None and folder == window.source:
-                    write_board(analysis.document, window.run.tensorboard_path, (folder / "timeline.png").read_bytes())
-            except OSError as error:
-                raise InputError(f"{folder} cannot be written to: {error.strerror or error}; choose --out") from error
+            _write(analysis, window, folder)
         if not as_json:
             print_breakdown(analysis.document, folder)
             if folder is None:
                 print("nothing was written: --out DIR writes the timeline, figures and the merged trace")
+    if not documents:
+        raise InputError(*problems)
+    for problem in problems:
+        print(problem, file=sys.stderr)
     if as_json:
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1, allow_nan=False))
     return 0
+
+
+def _write(analysis: Analysis, window: Window, folder: Path) -> None:
+    from torchlayout.trace.board import write_board
+
+    try:
+        analysis.write(folder)
+        if window.run is not None and folder == window.source:
+            write_board(analysis.document, window.run.tensorboard_path, (folder / "timeline.png").read_bytes())
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to: {error.strerror or error}; choose --out") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ class Traced:
 
 def traced(runs: Iterable[Path]) -> Traced:
     """Read the breakdowns that runs have left; one that cannot be read is passed over."""
-    found = [one for run in runs if (one := _read(RunDirectory(run).traces_path)) is not None]
+    found = [one for run in runs if (one := _read(RunDirectory(run))) is not None]
     if not found:
         return Traced(None, [])
     names = sorted({name for shares, _ in found for name in shares})
@@ -34,11 +35,14 @@ def traced(runs: Iterable[Path]) -> Traced:
     return Traced(mean, found[0][1])
 
 
-def _read(traces: Path) -> tuple[dict[str, float], list[str]] | None:
-    for path in sorted(traces.glob("step_*/breakdown.json")):
+def _read(run: RunDirectory) -> tuple[dict[str, float], list[str]] | None:
+    """The newest window's."""
+    for window in reversed(run.trace_windows().values()):
         try:
-            document = json.loads(path.read_bytes())
-            return families(document["mean"]), [str(cause["sentence"]) for cause in document["causes"]]
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            document = json.loads((window / "breakdown.json").read_bytes())
+            shares = families(document["mean"])
+            if all(math.isfinite(share) for share in shares.values()):
+                return shares, [str(cause["sentence"]) for cause in document["causes"]]
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
             continue  # half written, or of a version that is not ours
     return None

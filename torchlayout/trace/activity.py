@@ -55,12 +55,13 @@ class Transfer(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """All runs of one kernel or operator; communication is a class of its own here."""
+    """All runs of one kernel or operator in a step (-1: outside of all); communication is a class of its own here."""
 
     name: str
     kind: str
     runs: int
     nanoseconds: int
+    step: int
 
 
 @dataclass(frozen=True)

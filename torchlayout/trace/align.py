@@ -19,6 +19,7 @@ def aligned(activities: Sequence[Activity]) -> list[Activity]:
 
     Hosts that share no collective with it, directly or through others, begin their first common step with it instead.
     """
+    activities = _by_clock(activities)
     hosts = list(dict.fromkeys(activity.host for activity in activities))
     if len(hosts) < 2:
         return list(activities)
@@ -30,6 +31,19 @@ def aligned(activities: Sequence[Activity]) -> list[Activity]:
         if host not in offsets:
             offsets[host] = _first_start(activities, host) - _first_start(activities, hosts[0])
     return [_moved(activity, -offsets[activity.host]) for activity in activities]
+
+
+def _by_clock(activities: Sequence[Activity]) -> list[Activity]:
+    """The same, each rank a host of its own where the clocks of equally named hosts cannot be one."""
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    apart = set()
+    for activity in activities:
+        for step in activity.steps:
+            start, end = spans.get((activity.host, step.number), (step.start, step.end))
+            if step.start > end or step.end < start:
+                apart.add(activity.host)
+            spans[activity.host, step.number] = min(start, step.start), max(end, step.end)
+    return [replace(one, host=f"{one.host}/{one.rank}") if one.host in apart else one for one in activities]
 
 
 def _ahead(activities: Sequence[Activity]) -> dict[tuple[str, str], int]:

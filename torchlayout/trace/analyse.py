@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from torchlayout.trace.breakdown import StepCuts, breakdown, cut_steps
 from torchlayout.trace.device import device_activity
 from torchlayout.trace.figure import draw
 from torchlayout.trace.host import host_activity
+from torchlayout.trace.meet import settled
 from torchlayout.trace.merge import merge
 from torchlayout.trace.rank import read_rank
 from torchlayout.trace.read import trace_files
@@ -76,20 +80,23 @@ def analyse(
     that no trace holds.
     """
     known = known or Known()
-    files = [source] if source.is_file() else list(trace_files(source))
+    named = [source] if source.is_file() else list(trace_files(source))
+    files = [path for path in named if path.is_file()]
+    strange = [f"{path} is no regular file" for path in named if path not in files]
     if not files:
         raise InputError(f"{source} holds no trace; name a run, a folder with *.pt.trace.json.gz, or such a file")
     activities, unread = _read(files, jobs, report or (lambda done, total: None))
+    unread = [*strange, *unread]
     if not activities:
         raise InputError(*unread)
     activities = _one_of_each(activities, unread)
     refuse_mixture(activities, source)
-    activities = aligned(activities)
+    activities = settled(aligned(activities))
     if step is not None:
         held = sorted({one.number for activity in activities for one in activity.steps})
         if step not in held:
             raise InputError(f"no trace in {source} holds step {step}; held: {', '.join(map(str, held))}")
-        activities = [_only(activity, step) for activity in activities]
+        activities = [_only(one, step) for one in activities if any(each.number == step for each in one.steps)]
     steps = cut_steps(activities)
     document = breakdown(
         str(source),
@@ -129,8 +136,24 @@ def _results(files: Sequence[Path], jobs: int) -> Iterable[Activity | str]:
         yield from map(_activity_or_reason, files)
         return
     spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(files)), mp_context=spawned) as pool:
-        yield from pool.map(_activity_or_reason, files)
+    workers = min(jobs, len(files))
+    try:
+        with ProcessPoolExecutor(workers, mp_context=spawned, initializer=_leave_with_parent) as pool:
+            yield from pool.map(_activity_or_reason, files)
+    except BrokenProcessPool as error:
+        raise InputError("a process that read traces was killed, maybe as memory ran out; try --jobs 1") from error
+
+
+def _leave_with_parent() -> None:
+    """End this process once the one that started it is gone: a pool's workers would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _activity_or_reason(path: Path) -> Activity | str:
@@ -138,6 +161,8 @@ def _activity_or_reason(path: Path) -> Activity | str:
         return read_activity(path)
     except InputError as error:
         return str(error)
+    except Exception as error:  # whatever a file holds, the other ranks' are worth reading
+        return f"{path} could not be made sense of: {type(error).__name__}: {error}"
 
 
 def _one_of_each(activities: Iterable[Activity], notes: list[str]) -> list[Activity]:
@@ -155,6 +180,8 @@ def refuse_mixture(activities: Sequence[Activity], source: Path) -> None:
     if len(worlds) > 1:
         sizes = " and ".join(map(str, worlds))
         raise InputError(f"{source} holds traces of jobs of {sizes} ranks; analyse those of one job at a time")
+    if len(kinds := sorted({activity.device for activity in activities})) > 1:
+        raise InputError(f"{source} holds traces of {' and '.join(kinds)} ranks; analyse those of one job at a time")
     first = {step.number for step in activities[0].steps}
     for activity in activities[1:]:
         if first.isdisjoint(step.number for step in activity.steps):
@@ -177,4 +204,5 @@ def slowed(document: Mapping[str, Any]) -> list[str]:
 
 
 def _only(activity: Activity, step: int) -> Activity:
-    return replace(activity, steps=tuple(one for one in activity.steps if one.number == step))
+    steps = tuple(one for one in activity.steps if one.number == step)
+    return replace(activity, steps=steps, kernels=tuple(one for one in activity.kernels if one.step == step))

@@ -93,7 +93,7 @@ def breakdown(
         "worst": _worst(steps),
         "stages": _stages(activities, steps),
         "pipeline": _pipeline(activities, steps),
-        "collectives": table.document(len(by_rank), len(steps)),
+        "collectives": table.document(),
         "kernels": kernel_table(activities),
         "predicted": None,
         "memory": [],

@@ -12,6 +12,7 @@ LEAST = 0.05
 
 # Of a rank that is slower than those with the same work.
 LEAST_STRAGGLE = 0.1
+MOST_NAMED = 4
 HOST_IS_SLOW = (
     "devices are idle {share} of the step: the host does not launch kernels fast enough; a larger micro-batch or "
     "kernels.compile = true gives it less to launch"
@@ -79,9 +80,16 @@ def _data(ranks: dict[int, list[RankStep]], step: float) -> list[Cause]:
     lost = waits[worst]
     if lost < LEAST * step:
         return []
-    alone = lost > 1.5 * median(waits.values()) or len(waits) == 1
-    whose = f"rank {worst} waits" if alone else "every rank waits"
-    sentence = f"{whose} {_percent(lost, step)} of the step for data: the loader is too slow; raise data.workers"
+    waiting = [rank for rank in sorted(waits) if waits[rank] >= lost / 2]
+    alone = len(waiting) == 1
+    if len(waiting) == len(waits) > 1:
+        whose = f"every rank waits, up to {_percent(lost, step)} of the step,"
+    elif alone:
+        whose = f"rank {worst} waits {_percent(lost, step)} of the step"
+    else:
+        named = ", ".join(map(str, waiting[:MOST_NAMED])) + (", ..." if len(waiting) > MOST_NAMED else "")
+        whose = f"ranks {named} wait, up to {_percent(lost, step)} of the step,"
+    sentence = f"{whose} for data: the loader is too slow; raise data.workers"
     return [Cause("data", worst if alone else None, lost, sentence)]
 
 

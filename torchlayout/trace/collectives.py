@@ -42,9 +42,11 @@ class CollectiveTable:
     def __init__(self) -> None:
         self.rows: defaultdict[Kind, _Row] = defaultdict(_Row)
         self.counted_to: dict[int, int] = {}
+        self.rank_steps = 0
 
     def add(self, activity: Activity, cut: Cut, meetings: Meetings) -> None:
         """Count a rank's transfers of a step, the steps in their order."""
+        self.rank_steps += 1
         for kind, exposed in exposed_by_kind(activity, cut).items():
             self.rows[kind].exposed += exposed
         for kind, spans in spans_by_kind(activity, cut).items():
@@ -64,9 +66,9 @@ class CollectiveTable:
                 row.timed += transfer.end - begun
         self.counted_to[activity.rank] = cut.step.end
 
-    def document(self, ranks: int, steps: int) -> list[dict[str, Any]]:
+    def document(self) -> list[dict[str, Any]]:
         """The rows as means of a rank and a step, those that take longest first."""
-        share = max(1, ranks * steps)
+        share = max(1, self.rank_steps)
         found = [
             {
                 "collective": collective,

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchlayout.trace.activity import CLASSES, Activity, Kernel, Transfer, Work
+from torchlayout.trace.activity import CLASSES, Activity, Transfer, Work
 from torchlayout.trace.intervals import EMPTY, inside, union
+from torchlayout.trace.kernels import count_kernels
 from torchlayout.trace.marks import Mark, Marks, read_marks
 from torchlayout.trace.names import POINT_TO_POINT, axis, collective, is_communication, kernel_class
 from torchlayout.trace.rank import RankTrace
@@ -37,18 +38,21 @@ def device_activity(trace: RankTrace) -> Activity:
         phases=marks.phases,
         work=_work(marks, launched[computing], kernels.start[computing], kernels.end[computing]),
         transfers=tuple(_transfers(trace, launched, inside(launched, marks.phases.get("exchange", EMPTY)))),
-        kernels=tuple(_kernels(trace, kinds)),
+        kernels=count_kernels(kernels, trace.names, _labels(trace), marks.steps),
         pipeline=trace.pipeline,
         notes=trace.notes,
     )
 
 
+def _labels(trace: RankTrace) -> list[str]:
+    """The class of each name."""
+    return ["communication" if is_communication(name) else kernel_class(name) for name in trace.names]
+
+
 def _kinds(trace: RankTrace) -> NDArray[np.int64]:
     """The class of each kernel as its index in CLASSES, len(CLASSES) for communication."""
-    of_name = np.zeros(len(trace.names), dtype=np.int64)
-    for index in np.unique(trace.kernels.name).tolist():
-        name = trace.names[index]
-        of_name[index] = len(CLASSES) if is_communication(name) else CLASSES.index(kernel_class(name))
+    known = (*CLASSES, "communication")
+    of_name = np.array([known.index(label) for label in _labels(trace)], dtype=np.int64)
     kinds: NDArray[np.int64] = of_name[trace.kernels.name]
     return kinds
 
@@ -140,14 +144,3 @@ def _peer(args: dict[str, Any], kind: str) -> int | None:
 def _bytes(args: dict[str, Any]) -> int:
     elements = max(whole(args.get("In msg nelems")), whole(args.get("Out msg nelems")))
     return elements * WIDTHS.get(str(args.get("dtype", "")).lower(), 0)
-
-
-def _kernels(trace: RankTrace, kinds: NDArray[np.int64]) -> list[Kernel]:
-    names, first, which = np.unique(trace.kernels.name, return_index=True, return_inverse=True)
-    counts = np.bincount(which)
-    spent = np.bincount(which, weights=trace.kernels.end - trace.kernels.start)
-    labels = (*CLASSES, "communication")
-    return [
-        Kernel(trace.names[int(name)], labels[int(kinds[index])], int(count), int(time))
-        for name, index, count, time in zip(names, first, counts, spent, strict=True)
-    ]

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchlayout.trace.activity import Transfer
-from torchlayout.trace.intervals import Intervals, inside, union
+from torchlayout.trace.intervals import EMPTY, Intervals, inside, union
 from torchlayout.trace.marks import Mark, Marks
 from torchlayout.trace.names import POINT_TO_POINT, collective
 from torchlayout.trace.rank import Columns, RankTrace, elements
+from torchlayout.trace.read import whole
 
 BACKEND = "gloo:"
 # What gloo carries out for what was asked.
 CARRIED_OUT = {"reduce_scatter": "all_reduce"}
 WIDTH = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8, "int": 4}
-BYTES_UNKNOWN = 0
 
 
 class Issue(NamedTuple):
@@ -33,7 +33,6 @@ class Issue(NamedTuple):
     collective: str
     axis: str
     sizes: list[int]
-    bytes: int
     peer: int | None
 
 
@@ -42,19 +41,25 @@ def gloo_transfers(trace: RankTrace, marks: Marks) -> Iterator[Transfer]:
     waiting: defaultdict[str, list[Issue]] = defaultdict(list)
     for issue in _issues(trace, marks):
         waiting[CARRIED_OUT.get(issue.collective, issue.collective)].append(issue)
-    ranges = trace.ranges
-    for start, end, name, size in zip(ranges.start, ranges.end, ranges.name, ranges.link, strict=True):
-        called = trace.names[int(name)]
-        if not called.startswith(BACKEND):
-            continue
+    for index, args in sorted(trace.carried.items()):
+        start, end = int(trace.ranges.start[index]), int(trace.ranges.end[index])
+        called = trace.names[int(trace.ranges.name[index])]
         kind = collective(called.removeprefix(BACKEND))
-        asked = _take(waiting[kind], int(start), int(size))
+        size = max(elements(args), default=0)
+        asked = _take(waiting[kind], start, size)
         if asked is None:
-            yield Transfer(int(start), int(end), called, kind, "other")
+            yield Transfer(start, end, called, kind, "other")
         else:
             group = trace.along(asked.axis)
-            told = (asked.collective, asked.axis, group, _peer(asked, group), asked.bytes, asked.at)
-            yield Transfer(int(start), int(end), called, *told)
+            moved = max([size, *asked.sizes]) * _width(args)
+            told = (asked.collective, asked.axis, group, _peer(asked, group), moved, asked.at)
+            yield Transfer(start, end, called, *told)
+
+
+def _width(args: dict[str, Any]) -> int:
+    """Bytes of an element of what is carried; 0 where the trace does not say."""
+    told = args.get("Input type")
+    return next((WIDTH[str(kind)] for kind in told if str(kind) in WIDTH), 0) if isinstance(told, list) else 0
 
 
 def _take(waiting: list[Issue], start: int, size: int) -> Issue | None:
@@ -75,22 +80,14 @@ def _issues(trace: RankTrace, marks: Marks) -> Iterator[Issue]:
             continue
         at = int(trace.ops.start[index])
         kind = collective(trace.names[int(trace.ops.name[index])].removeprefix("c10d::"))
-        sizes = elements(args)
-        width = next((WIDTH[kind] for kind in _types(args) if kind in WIDTH), BYTES_UNKNOWN)
-        yield Issue(at, kind, around.axis(at, kind), sizes, max(sizes, default=0) * width, _told_peer(args, kind))
-
-
-def _types(args: dict[str, Any]) -> list[str]:
-    told = args.get("Input type")
-    # Lists of tensors say no more than that; masters are fp32 and so is most of what is sent.
-    return ["float" if kind == "TensorList" else str(kind) for kind in told] if isinstance(told, list) else []
+        yield Issue(at, kind, around.axis(at, kind), elements(args), _told_peer(args, kind))
 
 
 def _told_peer(args: dict[str, Any], kind: str) -> int | None:
     told = args.get("Concrete Inputs")
-    if kind not in POINT_TO_POINT or not isinstance(told, list) or len(told) < 3 or not str(told[2]).isdigit():
+    if kind not in POINT_TO_POINT or not isinstance(told, list) or len(told) < 3 or not str(told[2]).isdecimal():
         return None
-    return int(told[2])
+    return whole(str(told[2]))
 
 
 def _peer(issue: Issue, group: tuple[int, ...]) -> int | None:
@@ -105,6 +102,7 @@ class _Around:
         self.trace = trace
         self.fsdp = _named(trace, trace.ranges, "FSDP::")
         self.functional = _named(trace, trace.ops, "_c10d_functional::")
+        self.loss = marks.phases.get("loss", EMPTY)
         self.marks = _outermost(mark for mark in marks.own if mark.range.phase != "step")
         self.starts = [mark.start for mark in self.marks]
 
@@ -118,11 +116,15 @@ class _Around:
             return ("tp",)
         if _within(self.fsdp, moment):
             return ("dp", "fsdp") if kind == "all_reduce" else ("fsdp",)
+        if _within(self.loss, moment):  # over a sharded vocabulary
+            return ("tp", "cp")
         mark = self._mark(moment)
         if mark is None:
             return ("pp",) if kind in POINT_TO_POINT else ("world",)
+        if mark.range.phase == "evaluation":
+            return ("pp", "cp") if kind in POINT_TO_POINT else ("cp",) if kind == "all_to_all" else ("world",)
         if mark.range.phase in ("forward", "backward", "weight"):
-            # The loss over a sharded vocabulary reduces; rings and Ulysses send and exchange.
+            # Rings and Ulysses send and exchange.
             return ("tp", "cp") if kind == "all_reduce" else ("cp", "tp")
         return ("pp",) if mark.range.phase == "reduce" else ("world",)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-
-from torchlayout.trace.activity import CLASSES, Activity, Kernel, Work
+from torchlayout.trace.activity import CLASSES, Activity, Work
 from torchlayout.trace.gloo import gloo_transfers
 from torchlayout.trace.intervals import EMPTY, intersect, intervals, union
+from torchlayout.trace.kernels import count_kernels
 from torchlayout.trace.marks import Marks, read_marks
 from torchlayout.trace.names import kernel_class
 from torchlayout.trace.rank import Columns, RankTrace
@@ -37,7 +36,7 @@ def host_activity(trace: RankTrace) -> Activity:
         phases=marks.phases,
         work=_work(marks),
         transfers=tuple(gloo_transfers(trace, marks)),
-        kernels=tuple(_kernels(trace, ops, kinds)),
+        kernels=count_kernels(ops, trace.names, kinds, marks.steps),
         pipeline=trace.pipeline,
         notes=trace.notes,
     )
@@ -100,16 +99,3 @@ def _work(marks: Marks) -> tuple[Work, ...]:
         if mark.range.micro_batch is not None
     ]
     return tuple(sorted(found, key=lambda work: work.start))
-
-
-def _kernels(trace: RankTrace, ops: Columns, kinds: list[str | None]) -> list[Kernel]:
-    """Operators by the whole time they took, with what is inside them, which is listed too."""
-    if not len(ops):
-        return []
-    names, which = np.unique(ops.name, return_inverse=True)
-    counts, spent = np.bincount(which), np.bincount(which, weights=ops.end - ops.start)
-    return [
-        Kernel(trace.names[int(name)], kind, int(count), int(time))
-        for name, count, time in zip(names, counts, spent, strict=True)
-        if (kind := kinds[int(name)]) is not None
-    ]

@@ -14,7 +14,7 @@ from torchlayout.trace.intervals import Intervals, intervals, union
 from torchlayout.trace.ranges import Range
 from torchlayout.trace.rank import Columns, RankTrace
 
-PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
+PROFILER_STEP = re.compile(r"ProfilerStep#([0-9]{1,15})")
 # Marks of torch for what the trainer's ranges say in loops that are not ours.
 FOREIGN = (("optimizer", re.compile(r"Optimizer\.step#")), ("data", re.compile(r"enumerate\(DataLoader\)#")))
 

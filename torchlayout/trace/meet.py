@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from torchlayout.trace.activity import Activity, Transfer
 from torchlayout.trace.names import POINT_TO_POINT
@@ -36,6 +37,28 @@ class Meetings:
     def all(self) -> list[dict[int, Transfer]]:
         """Each transfer as the ranks that took part saw it."""
         return list(self.taking.values())
+
+
+def settled(activities: Sequence[Activity]) -> list[Activity]:
+    """The same, with messages of hosts that end once both sides have them.
+
+    gloo shows a message until somebody asks whether it has arrived: a send of a pipeline may seem to last all step.
+    """
+    meetings = Meetings(activities)
+    return [
+        replace(one, transfers=tuple(_settled(one.rank, each, meetings) for each in one.transfers))
+        if one.device == "cpu"
+        else one
+        for one in activities
+    ]
+
+
+def _settled(rank: int, transfer: Transfer, meetings: Meetings) -> Transfer:
+    key = meetings.keys.get((rank, transfer))
+    if transfer.collective not in POINT_TO_POINT or key is None:
+        return transfer
+    arrived = min(one.end for one in meetings.taking[key].values())
+    return transfer._replace(end=max(transfer.start, min(transfer.end, arrived)))
 
 
 def _numbered(activity: Activity) -> Iterator[tuple[Key, Transfer]]:

@@ -22,7 +22,8 @@ Phase = Literal[
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 PREFIX = "torchlayout:"
-PATTERN = re.compile(rf"{PREFIX}({'|'.join(PHASES)})(?: step=(\d+))?(?: stage=(\d+))?(?: micro_batch=(\d+))?")
+NUMBER = "([0-9]{1,15})"
+PATTERN = re.compile(rf"{PREFIX}({'|'.join(PHASES)})(?: step={NUMBER})?(?: stage={NUMBER})?(?: micro_batch={NUMBER})?")
 
 
 class Range(NamedTuple):

@@ -19,6 +19,9 @@ from torchlayout.trace.names import is_communication
 from torchlayout.trace.read import LARGEST, Event, read_events, whole
 
 DEVICE_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+HOST_KINDS = frozenset({"cpu_op", "user_annotation"})
+# What starts and what carries out a transfer of a host.
+ON_HOST = ("c10d::", "gloo:")
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
 
@@ -26,7 +29,7 @@ RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 class Columns:
     """Events as columns: nanoseconds, indexes of names, threads (or streams), and a number that links them.
 
-    link: the correlation of launches and kernels, the elements that a range was given; -1 where unknown.
+    link: the correlation of launches and kernels; -1 where unknown.
     """
 
     start: NDArray[np.int64]
@@ -54,7 +57,7 @@ class RankTrace:
     device: cuda, rocm or cpu. degrees: of each axis, where the trainer said. ops: operators of the host. ranges: what
     was marked on the host. launches: what the host did to have work done on the device. kernels: that work. described:
     what is said of a communication kernel, by its index in kernels. issued: the same of the operators that start a
-    communication, by their index in ops. notes: what could not be read.
+    communication, by their index in ops; carried: of the ranges that carry one out. notes: what could not be read.
     """
 
     path: Path
@@ -72,6 +75,7 @@ class RankTrace:
     kernels: Columns
     described: dict[int, dict[str, Any]]
     issued: dict[int, dict[str, Any]]
+    carried: dict[int, dict[str, Any]]
     notes: tuple[str, ...] = ()
 
     @property
@@ -126,8 +130,7 @@ class _Collector:
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.threads: dict[Any, int] = {}
-        self.ops = _Builder(lambda args: -1)
-        self.ranges = _Builder(lambda args: max(elements(args), default=-1))
+        self.ops, self.ranges = _Builder(lambda args: -1), _Builder(lambda args: -1)
         self.launches, self.kernels = _Builder(_correlation), _Builder(_correlation)
         self.builders = {
             "cpu_op": self.ops,
@@ -144,14 +147,19 @@ class _Collector:
         if builder is None or event.get("ph") != "X":
             return
         try:
-            name = str(event["name"])
+            name = printable(str(event["name"]))
             thread = self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
             builder.add(event, self.names.setdefault(name, len(self.names)), thread)
         except (KeyError, TypeError, ValueError, OverflowError):  # damage, of this event alone
             self.broken += 1
             return
-        if (kind == "kernel" and is_communication(name)) or (kind == "cpu_op" and name.startswith("c10d::")):
+        if (kind == "kernel" and is_communication(name)) or (kind in HOST_KINDS and name.startswith(ON_HOST)):
             builder.describe(_args(event))
+
+
+def printable(name: str) -> str:
+    """A name that no terminal takes for a command, and that every encoding can hold."""
+    return name if name.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
 def _correlation(args: dict[str, Any]) -> int:
@@ -173,10 +181,14 @@ def elements(args: dict[str, Any]) -> list[int]:
     return [_elements(shape) for shape in dims if shape] if isinstance(dims, list) else []
 
 
-def _elements(shape: list[Any]) -> int:
-    if isinstance(shape[0], list):
-        return sum(math.prod(one) for one in shape)
-    return math.prod(shape)
+def _elements(shape: object) -> int:
+    """0 for what is no shape."""
+    if not isinstance(shape, list):
+        return 0
+    if shape and isinstance(shape[0], list):
+        return sum(map(_elements, shape))
+    found = math.prod(map(whole, shape))
+    return found if found < LARGEST else 0
 
 
 def read_rank(path: Path) -> RankTrace:
@@ -184,7 +196,7 @@ def read_rank(path: Path) -> RankTrace:
     header: dict[str, Any] = {}
     collector = _Collector()
     cut_short = read_events(path, header, collector.take)
-    (ops, issued), (ranges, _), (launches, _), (kernels, described) = (
+    (ops, issued), (ranges, carried), (launches, _), (kernels, described) = (
         part.finish() for part in (collector.ops, collector.ranges, collector.launches, collector.kernels)
     )
     if not len(ops) and not len(ranges) and not len(kernels):
@@ -212,6 +224,7 @@ def read_rank(path: Path) -> RankTrace:
         kernels=kernels,
         described=described,
         issued=issued,
+        carried=carried,
         notes=tuple(notes),
     )
     return _moved(trace, whole(header.get("baseTimeNanoseconds")))

@@ -48,10 +48,10 @@ def windows(path: Path, step: int | None = None) -> list[Window]:
         return [Window(path, _known(run, path), run) if run.config_path.exists() else Window(path, Known())]
     if not run.config_path.exists() and not run.traces_path.is_dir():
         return [Window(path, Known())]
-    folders = {int(one.name[5:]): one for one in run.traces_path.glob("step_*") if one.name[5:].isdigit()}
+    folders = run.trace_windows()
     if not folders:
         raise InputError(f"the run {path} has no traces; set profile.steps = 3, say, and run it again")
-    firsts = sorted(folders)
+    firsts = list(folders)
     if step is not None:
         firsts = [max((first for first in firsts if first <= step), default=firsts[0])]
     return [Window(folders[first], _known(run, folders[first]), run) for first in firsts]

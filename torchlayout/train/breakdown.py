@@ -15,16 +15,15 @@ PATIENCE_SECONDS = 900
 def break_down(folder: Path, run: Path) -> str:
     """Analyse a window of traces in a process of its own, whose failure is no failure of the run; what to say of it."""
     by_hand = f"torchlayout trace {run}"
-    if sum(path.stat().st_size for path in folder.glob("rank*.gz")) > MOST_BYTES:
-        return f"large, and so not analysed yet: {by_hand}"
     command = [sys.executable, "-m", "torchlayout", "trace", str(folder), "--json"]
     try:
+        if sum(path.stat().st_size for path in folder.glob("rank*.gz") if path.is_file()) > MOST_BYTES:
+            return f"large, and so not analysed yet: {by_hand}"
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-        causes = json.loads(done.stdout)["causes"] if done.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines()
+            return f"the analysis broke ({said[-1] if said else done.returncode}); again: {by_hand}"
+        sentences = [str(cause["sentence"]) for cause in json.loads(done.stdout)["causes"]]
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
         return f"the analysis broke ({error}); again: {by_hand}"
-    if causes is None:
-        said = done.stderr.strip().splitlines()
-        return f"the analysis broke ({said[-1] if said else done.returncode}); again: {by_hand}"
-    first = f"{causes[0]['sentence']}; all: " if causes else "all: "
-    return f"{first}{by_hand}"
+    return "; ".join([*sentences[:1], f"all: {by_hand}"])

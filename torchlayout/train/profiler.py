@@ -51,7 +51,7 @@ class Profiler:
         if settings.steps and not self.window:
             console.print(
                 f"nothing is profiled: step {trainer.steps_done + 1} is next, after those of profile.start_step = "
-                f"{settings.start_step}; set it to {trainer.steps_done + 2} or more"
+                f"{settings.start_step}; set it to {trainer.steps_done + 1} or more"
             )
 
     @property
