@@ -420,6 +420,40 @@ def test_broken_and_bare_runs_say_what_is_missing(page: Page) -> None:
     assert [line for line in page.said if not any(word in line for word in NOT_OURS)] == []
 
 
+FAULT = "[role=alert] li"
+
+
+def test_very_many_lanes_are_shown_up_to_a_number(page: Page, board: Board) -> None:
+    run = trace_runs.run(board.logdir / "many", "pp2-fsdp2", seconds=6.0)
+    lanes = [{"rank": rank, "events": []} for rank in range(150_000)]
+    trace_runs.write_timeline(run / "traces" / "step_4", {4: lanes}, 6.0)
+    page.click(".switches .theme:first-child")
+    assert soon(lambda: "many" in names(page))
+    choose(page, "step", "many")
+    shutil.rmtree(run)
+    assert page.texts("#panel-step .notes li") == ["only the lanes of the first 4,096 of 150,000 ranks are shown"]
+    assert page.run("return document.querySelector('.lanes').scrollHeight") > 4096 * 20
+    assert page.texts(FAULT) == []
+
+
+def test_what_cannot_be_drawn_is_said_and_nobody_waits_for_it(page: Page) -> None:
+    choose(page, "step", PIPELINE)
+    page.run("window.sound = Uint32Array.from; Uint32Array.from = () => { throw new Error('no memory'); }")
+    choose(page, "step", PARTLY)
+    assert page.texts(FAULT) == ["This cannot be shown: no memory"]
+    page.run("Uint32Array.from = window.sound")
+    choose(page, "step", PIPELINE)
+    assert page.texts(FAULT) == [], "the next choice is drawn as ever"
+    assert count(page).startswith("0 s to 350 ms")
+    page.run("HTMLCanvasElement.prototype.getContext = () => null")
+    page.click('[aria-label="Zoom in"]')
+    assert soon(lambda: "of null" in "".join(page.texts(FAULT))), "a frame comes after the choice"
+    page.run("Map.prototype.get = () => { throw new Error('no map'); }")
+    page.click(".switches .theme:first-child")
+    assert soon(lambda: page.texts(FAULT) == ["This cannot be shown: no map"])
+    assert page.all("main[aria-busy]") == []
+
+
 def test_hostile_words_stay_words(page: Page) -> None:
     page.write("#filter", "onerror")
     assert names(page) == [HOSTILE]
@@ -476,6 +510,14 @@ LOOKUP = """
     }
     return wrong.slice(0, 5);
 """
+
+
+def test_the_end_of_very_many_lanes_is_found(browser: Chrome) -> None:
+    page = Page(browser).open("about:blank")
+    script = "\n".join((web.shared("format.js"), web.read(PACKAGE, "lanes.js")))
+    lanes = "Array.from({ length: 200000 }, (_, rank) => ({ rank, events: rank ? [] : [[3, 4, 1, 0, 0, -1, -1, 0]] }))"
+    asked = f"return new Function(arguments[0] + '; return (lanes) => lastEnd(lanesOf({{ lanes }}));')()({lanes});"
+    assert page.run(asked, script) == 7
 
 
 def test_events_are_found_and_drawn_as_a_plain_search_does(browser: Chrome) -> None:

@@ -136,6 +136,8 @@ def test_the_script_is_a_module_and_the_policy_of_tensorboard_suffices() -> None
     own = text[text.index("// Elements without innerHTML") :]
     for forbidden in ("innerHTML =", "eval(", "new Function", "http://", "https://", '"style"', "style:"):
         assert forbidden not in own
+    spread = r"(?:Math\.\w+|append|push|replaceChildren)\([^;\n]*\.\.\."
+    assert re.findall(spread, own) == [], "as arguments, a long list overflows the stack"
     names = re.findall(r"^(?:class|function|async function|const) (\w+)", own, re.MULTILINE)
     assert len(names) == len(set(names)), "files share one scope"
     web = Path(__file__).parents[2] / "torchlayout/tensorboard_plugin/web"

@@ -62,9 +62,9 @@ class Breakdown {
     this.last = [rows, selected];
     const all = rows.filter((row) => row.ran && partsOf(row.layout));
     const shown = all.slice(0, this.most);
-    const longest = Math.max(...shown.map((row) => row.layout.step_seconds.median));
-    this.note.replaceChildren(...legend(partsIn(shown.map((row) => partsOf(row.layout)))));
-    this.list.replaceChildren(...shown.map((row) => this.bar(row.layout, longest, row.layout.label === selected)));
+    const longest = greatest(shown.map((row) => row.layout.step_seconds.median));
+    refill(this.note, legend(partsIn(shown.map((row) => partsOf(row.layout)))));
+    refill(this.list, shown.map((row) => this.bar(row.layout, longest, row.layout.label === selected)));
     if (all.length > shown.length) this.list.append(el("li", { class: "more" }, this.moreButton(all.length)));
   }
 

@@ -8,8 +8,18 @@ function el(tag, attributes = {}, ...children) {
     else if (name === "vars") for (const [key, text] of Object.entries(value)) node.style.setProperty(key, text);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return put(node, children);
+}
+
+// Appends what there is of nested lists. One at a time: as arguments of a call, long ones overflow its stack.
+function put(node, children) {
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined && child !== false) node.append(child);
   return node;
+}
+
+function refill(node, ...children) {
+  node.replaceChildren();
+  return put(node, children);
 }
 
 function section(title, ...children) {

@@ -13,6 +13,9 @@ const gibibytes = (value) => (known(value) ? `${(value / 2 ** 30).toPrecision(3)
 const exponent = (value) => (known(value) ? (value === 0 ? "0" : value.toExponential(1)) : "not finite");
 const whole = (value) => Math.round(value).toLocaleString("en-US");
 
+// Math.max of a list is a call with as many arguments, which overflows its stack.
+const greatest = (values, least = -Infinity) => values.reduce((most, value) => Math.max(most, value), least);
+
 function count(value) {
   if (!known(value)) return UNKNOWN;
   return value >= 100 ? whole(value) : String(Number(value.toPrecision(3)));

@@ -52,7 +52,7 @@ class Plot {
     const [left, top] = place;
     this.pointer.style.transform = `translate(${left}px, ${top}px)`;
     const lines = this.describe(index);
-    this.tip.replaceChildren(...lines.map((line, number) => el(number ? "div" : "b", {}, line)));
+    refill(this.tip, lines.map((line, number) => el(number ? "div" : "b", {}, line)));
     const { clientWidth: width, clientHeight: height } = this.chart.over;
     const x = left + 14 + this.tip.offsetWidth > width ? left - 14 - this.tip.offsetWidth : left + 14;
     const y = Math.min(Math.max(0, top - this.tip.offsetHeight / 2), height - this.tip.offsetHeight);

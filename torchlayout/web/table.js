@@ -122,7 +122,7 @@ class LayoutTable {
   grow(number = Math.max(CHUNK, Math.ceil(this.shown / 2))) {
     const next = this.rows.slice(this.shown, this.shown + number);
     this.shown += next.length;
-    this.body.append(...next.flatMap((row) => this.nodesOf(row)));
+    put(this.body, next.map((row) => this.nodesOf(row)));
     // An observer tells of changes only: observed anew, it tells as well when the end is still in sight.
     this.watcher.unobserve(this.end);
     this.watcher.observe(this.end);

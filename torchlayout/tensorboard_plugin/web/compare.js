@@ -47,7 +47,7 @@ class Compare {
     const table = new LayoutTable(context, this.state, () => {});
     table.root.querySelector("#filter").value = this.state.text;
     const parts = partsIn(reply.runs.filter((run) => run.shares).map((run) => folded(run.shares)));
-    this.root.replaceChildren(section("Runs", table.root, parts.length ? el("p", { class: "note legend" }, legend(parts)) : null));
+    refill(this.root, section("Runs", table.root, parts.length ? el("p", { class: "note legend" }, legend(parts)) : null));
     table.update();
   }
 

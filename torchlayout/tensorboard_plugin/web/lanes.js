@@ -48,7 +48,7 @@ function lanesOf(timeline) {
 }
 
 function lastEnd(lanes) {
-  return Math.max(1, ...lanes.flatMap((lane) => lane.tracks.map((track) => track.reach.at(-1) ?? 0)));
+  return greatest(lanes.map((lane) => greatest(lane.tracks.map((track) => track.reach.at(-1) ?? 0))), 1);
 }
 
 // What an event is, in lines of text: in the tip, and read aloud.

@@ -21,7 +21,7 @@ class MemoryView {
   fill({ run, step, reply }) {
     const found = byPhase(reply.memory ?? [], step) ?? wholeRun(run);
     if (!found) {
-      this.root.replaceChildren(section("Memory", el("p", {}, "This run left no figures of memory.")));
+      refill(this.root, section("Memory", el("p", {}, "This run left no figures of memory.")));
       return;
     }
     const map = new HeatMap(found);
@@ -29,9 +29,9 @@ class MemoryView {
     const order = (name, bySize) => el("button", { type: "button", "data-mode": name, "aria-pressed": String(bySize === this.bySize), on: { click: (event) => {
       this.bySize = bySize;
       for (const button of event.currentTarget.parentElement.children) button.setAttribute("aria-pressed", String(button === event.currentTarget));
-      holder.replaceChildren(map.table(bySize));
+      refill(holder, map.table(bySize));
     } } }, name);
-    this.root.replaceChildren(section(found.title,
+    refill(this.root, section(found.title,
       el("p", { class: "most" }, map.sentence()), map.spread(),
       found.ranks.length > 1 ? el("p", { class: "switches", role: "group", "aria-label": "Order of the ranks" }, order("By rank", false), order("By size", true)) : null,
       holder, map.legend(),
@@ -45,7 +45,7 @@ class HeatMap {
   constructor(found) {
     Object.assign(this, found);
     const all = this.ranks.flatMap((rank) => [...rank.peaks.values()]);
-    this.largest = Math.max(...this.ranks.map((rank) => rank.most));
+    this.largest = greatest(this.ranks.map((rank) => rank.most));
     // Small differences look small: a shade is not stretched over less than a tenth.
     this.palest = Math.min(0.9 * this.largest, all.reduce((least, peak) => Math.min(least, peak), Infinity));
     this.digits = Math.min(6, Math.max(1, 3 - Math.floor(Math.log10(this.largest / 2 ** 30))));
@@ -122,7 +122,7 @@ function byPhase(memory, step) {
   const ranks = entries.map(([entry, one]) => {
     const peaks = new Map();
     for (const { phase, peak_bytes: peak } of one.phases) peaks.set(phase, Math.max(peaks.get(phase) ?? 0, peak));
-    return { rank: entry.rank, peaks, most: Math.max(...peaks.values()) };
+    return { rank: entry.rank, peaks, most: greatest([...peaks.values()]) };
   });
   const resident = entries.some(([entry]) => entry.measure === "resident");
   const note = resident ? "Resident memory of the process, with Python and torch themselves, read where phases begin and end." : "Peak of the allocator in each phase.";

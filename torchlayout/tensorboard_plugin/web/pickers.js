@@ -1,7 +1,7 @@
 // Which run, which traces of it and which step the views of one step show.
 
 class Pickers {
-  // changed(choice): {run, window, step, reply}, with what the server says of the window; busyWhile(promise) shows that.
+  // changed(choice): {run, window, step, reply}, with what the server says of the window; busyWhile(work) shows that.
   constructor(source, changed, busyWhile) {
     this.source = source;
     this.changed = changed;
@@ -36,7 +36,7 @@ class Pickers {
     const option = (run) => el("option", { value: run.label }, run.layout && !run.label.includes(run.layout) ? `${run.label} (${run.layout})` : run.label);
     const traced = this.runs.filter((run) => run.windows.length), rest = this.runs.filter((run) => !run.windows.length);
     const group = (name, some) => (some.length ? el("optgroup", { label: name }, some.map(option)) : null);
-    this.run.replaceChildren(...[group("with traces", traced), group("without traces", rest)].filter(Boolean));
+    refill(this.run, group("with traces", traced), group("without traces", rest));
     return kept ? this.choose(kept) : Promise.resolve();
   }
 
@@ -44,13 +44,13 @@ class Pickers {
     this.picked = run;
     this.run.value = run.label;
     const last = run.windows.at(-1);
-    this.window.replaceChildren(...run.windows.map((name) => el("option", { value: name }, name.replace("_", " "))));
+    refill(this.window, run.windows.map((name) => el("option", { value: name }, name.replace("_", " "))));
     this.windows.hidden = run.windows.length < 2;
     return this.open(run.windows.includes(this.choice?.window) ? this.choice.window : last);
   }
 
   open(window) {
-    return this.busyWhile(this.read(window));
+    return this.busyWhile(() => this.read(window));
   }
 
   async read(window) {
@@ -60,7 +60,7 @@ class Pickers {
     if (run !== this.picked || (window && window !== this.window.value)) return; // another was chosen meanwhile
     const before = Number(this.step.value);
     const steps = reply.steps ?? [];
-    this.step.replaceChildren(...steps.map((step) => el("option", { value: String(step) }, String(step))));
+    refill(this.step, steps.map((step) => el("option", { value: String(step) }, String(step))));
     if (steps.includes(before)) this.step.value = String(before);
     this.step.parentElement.hidden = !steps.length;
     this.buttons.hidden = steps.length < 2;
@@ -71,6 +71,6 @@ class Pickers {
   tell() {
     const step = this.step.value === "" ? null : Number(this.step.value);
     this.choice = { run: this.picked, window: this.window.value || null, step, reply: this.reply };
-    return this.busyWhile(this.changed(this.choice));
+    return this.busyWhile(() => this.changed(this.choice));
   }
 }

@@ -12,7 +12,7 @@ class PredictedView {
   fill({ run, window, reply }) {
     const found = reply.breakdown;
     const parts = found ? [this.comparison(found), remarks(reply), this.pipeline(found), this.causes(found)] : [];
-    this.root.replaceChildren(...[missing(run, window, reply), ...parts].filter(Boolean));
+    refill(this.root, missing(run, window, reply), parts);
   }
 
   comparison(found) {
@@ -36,7 +36,7 @@ class PredictedView {
   bars(entries) {
     const fraction = (shares, total) => Object.fromEntries(Object.entries(shares).map(([name, value]) => [name, value / total]));
     const rows = entries.map(([label, shares, total]) => ({ ran: true, layout: { label, shares: fraction(shares, total), step_seconds: { median: total } } }));
-    const longest = Math.max(...rows.map((row) => row.layout.step_seconds.median));
+    const longest = greatest(rows.map((row) => row.layout.step_seconds.median));
     const all = rows.map((row) => folded(row.layout.shares));
     return el("div", {}, el("p", { class: "note" }, legend(partsIn(all))), el("ol", { class: "bars" }, rows.map(({ layout }, index) => el("li", {},
       el("span", {}, layout.label),
@@ -62,7 +62,7 @@ class PredictedView {
   pipeline(found) {
     if (!found.pipeline) return null;
     const { bubble, schedule, by_rank: byRank } = found.pipeline;
-    const top = Math.max(bubble ?? 0, schedule ?? 0, ...Object.values(byRank), 1e-9);
+    const top = greatest(Object.values(byRank), Math.max(bubble ?? 0, schedule ?? 0, 1e-9));
     const bar = (name, value, key) => el("li", {}, el("span", {}, name), stackedBar({ [key]: 1 }, value / top, { "aria-label": `${name}: ${percent(value)}` }), el("span", { class: "value" }, percent(value)));
     const unmeasured = el("li", {}, el("span", {}, "measured"), el("span", {}, "not measured: some ranks of the pipeline were not traced"));
     const ranks = Object.entries(byRank);

@@ -19,18 +19,18 @@ class StepView {
   async fill({ run, window, step, reply }) {
     const found = reply.breakdown;
     const one = found?.steps.find((entry) => entry.step === step);
-    this.above.replaceChildren(...[missing(run, window, reply), one ? this.summary(found, one) : null].filter(Boolean));
-    this.below.replaceChildren(...[one ? this.ranks(one) : null, found ? together(found, reply) : null].filter(Boolean));
+    refill(this.above, missing(run, window, reply), one ? this.summary(found, one) : null);
+    refill(this.below, one ? this.ranks(one) : null, found ? together(found, reply) : null);
     this.lanes.querySelector("h2").textContent = `Timeline of step ${step}`;
     const asked = this.asked = `${run.label} ${window} ${step}`;
     this.lanes.hidden = step === null;
     if (step === null) return;
     this.timeline.root.hidden = true;
-    this.notes.replaceChildren(el("p", { class: "note", role: "status" }, "Reading the timeline ..."));
+    refill(this.notes, el("p", { class: "note", role: "status" }, "Reading the timeline ..."));
     const answer = await this.source.timeline(run, window, step);
     if (asked !== this.asked) return; // another was chosen meanwhile
     const lanes = answer.timeline?.lanes ?? [];
-    this.notes.replaceChildren(...[noteList(answer.notes)].filter(Boolean));
+    refill(this.notes, noteList(answer.notes));
     this.lanes.hidden = !lanes.length && !answer.notes?.length;
     this.timeline.root.hidden = !lanes.length;
     if (lanes.length) this.timeline.show(answer.timeline);
@@ -112,7 +112,7 @@ function remarks(reply) {
 function together(found, reply) {
   const several = found.steps.length > 1;
   const titled = (title) => (several ? `${stepsInWords(found)} together: ${title[0].toLowerCase()}${title.slice(1)}` : title);
-  const parts = [remarks(reply), whereItWent(found, titled), ...tables(found, titled)].filter(Boolean);
+  const parts = [remarks(reply), whereItWent(found, titled), tables(found, titled)].flat().filter(Boolean);
   if (!parts.length) return null;
   return el("div", { class: several ? "together" : null },
     several ? el("p", { class: "apart" }, el("b", {}, `${stepsInWords(found)} together.`), " What follows is of all traced steps: another choice of a step changes none of it.") : null, parts);

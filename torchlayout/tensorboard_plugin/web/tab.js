@@ -33,16 +33,25 @@ class Tab {
     this.theme = themes(() => this.themed(), followBoard(() => { this.theme.apply(); this.themed(); }));
     this.where = el("p", { class: "eyebrow" });
     this.status = el("p", { class: "unseen", role: "status" });
+    this.fault = el("div", { role: "alert" });
     this.notes = el("div");
     this.again = el("button", { type: "button", class: "theme", on: { click: () => this.read() } }, "Reload");
     this.tabs = Object.entries(this.views).map(([name, view]) => this.tabOf(name, view));
     this.panels = Object.entries(this.views).map(([name, view]) => el("div", { id: `panel-${name}`, role: "tabpanel", "aria-labelledby": `tab-${name}`, hidden: true }, view.root));
     this.root.append(
       el("header", {}, el("div", {}, el("h1", {}, "Layouts"), this.where), el("div", { class: "switches" }, this.again, this.theme)),
-      this.status, this.notes,
+      this.status, this.fault, this.notes,
       this.bar = el("div", { class: "tabs", role: "tablist", "aria-label": "Views", on: { keydown: (event) => this.key(event) } }, this.tabs),
-      this.pickers.root, ...this.panels);
+      this.pickers.root);
+    put(this.root, this.panels);
+    // Also of what is drawn later, in a frame or when something is clicked.
+    addEventListener("error", (event) => { if (event.error) this.failed(event.error); });
+    addEventListener("unhandledrejection", (event) => this.failed(event.reason));
     this.open("compare");
+  }
+
+  failed(error) {
+    refill(this.fault, el("ul", { class: "notes" }, el("li", {}, `This cannot be shown: ${error?.message ?? error}`)));
   }
 
   tabOf(name, view) {
@@ -61,7 +70,7 @@ class Tab {
     this.pickers.root.hidden = name === "compare";
     this.pickers.root.classList.toggle("whole-window", name === "predicted"); // which has no steps
     // A hidden canvas has no size, so a view is drawn when it is seen.
-    if (this.stale?.has(name)) { this.stale.delete(name); this.busyWhile(this.views[name].fill(this.choice)); }
+    if (this.stale?.has(name)) { this.stale.delete(name); this.busyWhile(() => this.views[name].fill(this.choice)); }
   }
 
   key(event) {
@@ -77,7 +86,11 @@ class Tab {
     for (const view of Object.values(this.views)) view.themed?.();
   }
 
-  async read() {
+  read() {
+    return this.busyWhile(() => this.readAgain());
+  }
+
+  async readAgain() {
     this.source.forget();
     this.again.disabled = true;
     const reply = await this.source.runs();
@@ -85,19 +98,26 @@ class Tab {
     const runs = reply.runs ?? [];
     this.where.textContent = reply.logdir ?? "";
     this.status.textContent = `${whole(runs.length)} runs read`;
-    this.notes.replaceChildren(...[noteList(reply.notes), runs.length ? null : empty()].filter(Boolean));
+    refill(this.notes, noteList(reply.notes), runs.length ? null : empty());
     for (const part of [this.bar, ...this.panels]) part.classList.toggle("gone", !runs.length);
     if (!runs.length) return;
     this.compare.fill(reply);
     await this.pickers.fill(runs);
   }
 
-  // Says that what is seen is about to be replaced.
+  // Says that what is seen is about to be replaced, until it is or cannot be.
   async busyWhile(work) {
     const turn = this.turn = (this.turn ?? 0) + 1;
     this.root.setAttribute("aria-busy", "true");
-    await work;
-    if (turn === this.turn) this.root.removeAttribute("aria-busy");
+    refill(this.fault);
+    try {
+      await work();
+    } catch (error) {
+      this.failed(error);
+      throw error;
+    } finally {
+      if (turn === this.turn) this.root.removeAttribute("aria-busy");
+    }
   }
 
   async fill(choice) {

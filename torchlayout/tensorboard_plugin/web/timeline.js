@@ -44,7 +44,7 @@ class Timeline {
     this.current = null;
     this.repaint();
     const present = timeline.kinds.filter((_, kind) => this.lanes.some((lane) => lane.tracks.some((track) => track.kinds.includes(kind))));
-    this.legend.replaceChildren(...present.map((kind) => el("span", { class: "key" }, swatch(kind.replace(/[^a-z]/g, "")), kind)));
+    refill(this.legend, present.map((kind) => el("span", { class: "key" }, swatch(kind.replace(/[^a-z]/g, "")), kind)));
     this.scroller.scrollTop = 0;
     this.all();
   }
@@ -64,7 +64,8 @@ class Timeline {
   xOf(time) { return GUTTER + (time - this.from) * this.scale; }
 
   look(from, to) {
-    const span = Math.min(this.whole, Math.max(CLOSEST, to - from));
+    // Not so close that start and end are one number.
+    const span = Math.min(this.whole, Math.max(CLOSEST, this.whole * 1e-12, to - from));
     const start = Math.min(Math.max(0, from + (to - from - span) / 2), this.whole - span);
     [this.from, this.to] = [start, start + span];
     this.redraw();

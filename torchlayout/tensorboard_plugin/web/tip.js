@@ -12,7 +12,7 @@ class Tip {
   show(left, top, lines) {
     const { node } = this;
     node.hidden = false;
-    node.replaceChildren(...lines.map((line, number) => el(number ? "div" : "b", {}, line)));
+    refill(node, lines.map((line, number) => el(number ? "div" : "b", {}, line)));
     const x = left + 14 + node.offsetWidth > innerWidth ? left - 14 - node.offsetWidth : left + 14;
     const y = Math.min(top + 14, innerHeight - node.offsetHeight - 4);
     node.style.transform = `translate(${Math.max(4, x)}px, ${Math.max(4, y)}px)`;
