@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torchlayout.schedule import Action, timeline
 from torchlayout.trace.activity import Activity, Step, Work
-from torchlayout.trace.intervals import EMPTY, intersect, intervals, subtract, union
+from torchlayout.trace.intervals import EMPTY, Intervals, intersect, intervals, subtract, union
 from torchlayout.trace.shares import Cut
 
 # What can be waiting for a neighbour between the micro-batches of a rank, and after its last.
@@ -48,19 +48,27 @@ class Finished:
 
 
 def charge_bubble(cut: Cut, work: Sequence[Work], finished: Finished) -> Cut:
-    """A rank's cut in which waiting for its pipeline is bubble; work: its own, in the order of their start."""
+    """A rank's cut in which waiting for its pipeline is bubble; work: its own, in the order of their start.
+
+    Inside of a micro-batch no message is waited for, whether or not one is under way: what is not computed is idle.
+    """
     shares = dict(cut.shares)
+    _move(shares, union(intervals((one.start, one.end) for one in work)), "communication/pp", "idle")
     stretches = list(_stretches(cut.step, work, finished))
     for part in ("warmup", "steady", "drain"):
         for name in AFTER:
             waits = intervals((one.start, one.end) for one in stretches if one.part == part and name in one.waits_as)
-            waited = intersect(shares.get(name, EMPTY), union(waits))
-            if len(waited):
-                shares[name] = subtract(shares[name], waited)
-                shares[f"bubble/{part}"] = union(shares.get(f"bubble/{part}", EMPTY), waited)
+            _move(shares, union(waits), name, f"bubble/{part}")
     kept = {name: spans for name, spans in shares.items() if len(spans)}
     waiting = {name: intersect(spans, kept.get(name, EMPTY)) for name, spans in cut.waiting.items()}
     return replace(cut, shares=kept, waiting={name: spans for name, spans in waiting.items() if len(spans)})
+
+
+def _move(shares: dict[str, Intervals], moments: Intervals, source: str, target: str) -> None:
+    moved = intersect(shares.get(source, EMPTY), moments)
+    if len(moved):
+        shares[source] = subtract(shares[source], moved)
+        shares[target] = union(shares.get(target, EMPTY), moved)
 
 
 def _stretches(step: Step, work: Sequence[Work], finished: Finished) -> Iterator[Stretch]:
