@@ -8,8 +8,8 @@ import pytest
 from torchlayout.compare.traces import Traced, traced
 
 
-def left(run: Path, mean: object) -> Path:
-    window = run / "traces" / "step_7"
+def left(run: Path, mean: object, window_name: str = "step_7") -> Path:
+    window = run / "traces" / window_name
     window.mkdir(parents=True)
     (window / "breakdown.json").write_text(json.dumps({"mean": mean, "causes": [{"sentence": f"{run.name} is slow"}]}))
     return run
@@ -39,3 +39,14 @@ def test_half_a_breakdown_is_passed_over(tmp_path: Path) -> None:
     window.mkdir(parents=True)
     (window / "breakdown.json").write_text('{"mean": {"idle": 0.')
     assert traced([tmp_path]) == Traced(None, [])
+
+
+def test_the_newest_window_counts_and_none_that_was_set_aside(tmp_path: Path) -> None:
+    left(tmp_path, {"data": 1.0}, "step_5")
+    left(tmp_path, {"idle": 1.0}, "step_10")
+    left(tmp_path, {"compute/gemm": 1.0}, "step_10.earlier1")
+    assert traced([tmp_path]).shares == {"idle": 1.0}
+
+
+def test_shares_that_are_no_numbers_are_passed_over(tmp_path: Path) -> None:
+    assert traced([left(tmp_path, {"idle": float("nan")})]) == Traced(None, [])
