@@ -112,7 +112,7 @@ class RunDirectory:
         for line in _end(self.metrics_path, last_bytes).splitlines():
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue  # half a line, left by a run that was killed while it wrote
             if isinstance(record, dict) and isinstance(record.get("step"), int):
                 by_step[record["step"]] = record

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from torchlayout.records import WINDOW
+
 MOST_RUNS = 2000
 MOST_FOLDERS = 20_000
 MOST_ENTRIES = 20_000
@@ -19,7 +21,6 @@ DEEPEST = 6
 SECONDS_KNOWN = 3.0
 """Requests of one click share a search."""
 SKIPPED = {"checkpoints", "tensorboard", "report_tensorboard", "figures", "logs", "__pycache__", "node_modules"}
-WINDOW = re.compile(r"step_(\d{1,15})")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ function contextOf(report) {
   const speeds = layouts.map((layout) => layout.ratio?.value ?? 0);
   const context = {
     report, layouts, rows, noun: "layouts", heading: "Layout", families: report.families, best: report.verdict.best,
-    baseline: report.baseline, fastest: Math.max(...speeds, 1e-9),
+    baseline: report.baseline, fastest: greatest(speeds, 1e-9),
   };
   return Object.assign(context, { columns: columnsOf(context), details: (layout) => details(layout, context) });
 }

@@ -60,7 +60,7 @@ function whySlower(context) {
     el("p", {}, dot(context.families[layout.family]), el("b", {}, broken(layout.label)), ` takes ${times(layout.step_seconds.median / best.step_seconds.median)} as long`), reasonList(layout));
   const list = el("ul", { class: "losers" }, sorted.slice(0, MOST_REASONS).map(item));
   const more = sorted.length > MOST_REASONS && el("button", {
-    type: "button", on: { click: () => { list.append(...sorted.slice(MOST_REASONS).map(item)); more.remove(); } },
+    type: "button", on: { click: () => { put(list, sorted.slice(MOST_REASONS).map(item)); more.remove(); } },
   }, `Show all ${whole(sorted.length)}`);
   const traced = context.layouts.some((layout) => layout.shares);
   const note = traced ? null : el("p", { class: "note" }, "What differs is named; what each difference costs only traces of the runs would tell.");
