@@ -33,7 +33,7 @@ from torchlayout.model.count import flops_per_token, parameters
 from torchlayout.model.initialize import initialize
 from torchlayout.model.llama import Llama
 from torchlayout.parallel.shard import apply_fully_shard
-from torchlayout.train.environment import device_name, peak_memory_bytes, pick_device, process_group
+from torchlayout.train.environment import MemoryMeter, device_name, pick_device, process_group
 
 TINY = {
     "vocab_size": 257,
@@ -215,7 +215,7 @@ def timed(model: Any, choice: Choice, arguments: argparse.Namespace, device: tor
     return {
         "step_milliseconds": median * 1e3,
         "tokens_per_second": arguments.micro_batch * arguments.sequence / median,
-        "peak_gib": peak_memory_bytes(device) / 2**30,
+        "peak_gib": MemoryMeter(device).peak_bytes() / 2**30,
         "loss": last_loss,
     }
 
