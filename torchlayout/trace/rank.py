@@ -96,9 +96,9 @@ COLUMNS = len(fields(Columns))
 
 
 class _Builder:
-    """Rows of one kind of event; link: what links one to others, from its arguments."""
+    """Rows of one kind of event; link: what links one to others, from its arguments, where anything does."""
 
-    def __init__(self, link: Callable[[dict[str, Any]], int]) -> None:
+    def __init__(self, link: Callable[[dict[str, Any]], int] | None = None) -> None:
         self.rows = array("q")  # one after the other: a row costs one call
         self.link = link
         self.described: dict[int, dict[str, Any]] = {}
@@ -108,7 +108,7 @@ class _Builder:
         end = start + int(float(event.get("dur", 0)) * 1000 + 0.5)
         if not -LARGEST < start <= end < LARGEST:
             raise ValueError("no time")
-        link = self.link(_args(event))
+        link = -1 if self.link is None else self.link(_args(event))
         self.rows.extend((start, end, name, thread, link if -LARGEST < link < LARGEST else -1))
 
     def describe(self, args: dict[str, Any]) -> None:
@@ -128,9 +128,12 @@ class _Collector:
     """Sorts events into columns as they are read."""
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = {}
+        self.names: dict[Any, int] = {}
+        self.shown: list[str] = []
+        self.told: set[tuple[int, str]] = set()
+        """Names, by index and kind of event, of which what else they say is kept."""
         self.threads: dict[Any, int] = {}
-        self.ops, self.ranges = _Builder(lambda args: -1), _Builder(lambda args: -1)
+        self.ops, self.ranges = _Builder(), _Builder()
         self.launches, self.kernels = _Builder(_correlation), _Builder(_correlation)
         self.builders = {
             "cpu_op": self.ops,
@@ -147,14 +150,26 @@ class _Collector:
         if builder is None or event.get("ph") != "X":
             return
         try:
-            name = printable(str(event["name"]))
+            name = self.names.get(event["name"])
+            if name is None:
+                name = self._new(event["name"])
             thread = self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
-            builder.add(event, self.names.setdefault(name, len(self.names)), thread)
+            builder.add(event, name, thread)
         except (KeyError, TypeError, ValueError, OverflowError):  # damage, of this event alone
             self.broken += 1
             return
-        if (kind == "kernel" and is_communication(name)) or (kind in HOST_KINDS and name.startswith(ON_HOST)):
+        if (name, kind) in self.told:
             builder.describe(_args(event))
+
+    def _new(self, name: Any) -> int:
+        """The index of a name that has not been met before."""
+        index = self.names[name] = len(self.shown)
+        self.shown.append(printable(str(name)))
+        if is_communication(self.shown[index]):
+            self.told.add((index, "kernel"))
+        if self.shown[index].startswith(ON_HOST):
+            self.told |= {(index, kind) for kind in HOST_KINDS}
+        return index
 
 
 def printable(name: str) -> str:
@@ -213,11 +228,11 @@ def read_rank(path: Path) -> RankTrace:
         rank=whole(spread.get("rank", named[1] if named else 0)),
         world=whole(spread.get("world_size")) or None,
         host=str(header.get("host_name", "")),
-        device=_device(len(kernels), collector.names),
+        device=_device(len(kernels), collector.shown),
         device_name=_device_name(header),
         groups=read_groups(header),
         degrees=read_degrees(header),
-        names=list(collector.names),
+        names=collector.shown,
         ops=ops,
         ranges=ranges,
         launches=launches,
@@ -238,7 +253,7 @@ def _moved(trace: RankTrace, base: int) -> RankTrace:
     return trace
 
 
-def _device(kernels: int, names: dict[str, int]) -> str:
+def _device(kernels: int, names: list[str]) -> str:
     if not kernels:
         return "cpu"
     return "rocm" if any(name.startswith("hip") or name.startswith("Cijk_") for name in names) else "cuda"
