@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
+from harness.traces import real
 from torchlayout.trace.analyse import analyse
 
-TRACES = Path(__file__).parents[3] / "shared" / "traces"
 # Its times are whole microseconds: of fractions HTA rounds away, kernel by kernel.
-TRACE = TRACES / "cuda_sampled_128ranks_rank0.json.gz"
+TRACE = "cuda_sampled_128ranks_rank0.json.gz"
 
 
-@pytest.mark.skipif(not TRACE.exists(), reason=f"no traces in {TRACES}")
-def test_totals_are_those_of_holistic_trace_analysis(capsys: pytest.CaptureFixture[str]) -> None:
+def test_totals_are_those_of_holistic_trace_analysis() -> None:
     hta = pytest.importorskip("hta.trace_analysis", reason="it is in the extra `hta`")
-    analysis = hta.TraceAnalysis({0: os.fspath(TRACE)}, trace_dir=os.fspath(TRACES), include_last_profiler_step=True)
+    trace = real(TRACE)
+    analysis = hta.TraceAnalysis(
+        {0: os.fspath(trace)}, trace_dir=os.fspath(trace.parent), include_last_profiler_step=True
+    )
     totals = analysis.get_temporal_breakdown(visualize=False).iloc[0]
     kinds, _ = analysis.get_gpu_kernel_breakdown(visualize=False)
     by_kind = dict(zip(kinds["kernel_type"], kinds["sum"], strict=True))
-    ranks = [step["ranks"][0] for step in analyse(TRACE).document["steps"]]
+    ranks = [step["ranks"][0] for step in analyse(trace).document["steps"]]
 
     def ours(*families: str) -> float:
         return 1e6 * sum(v for rank in ranks for name, v in rank["shares"].items() if name.startswith(families))

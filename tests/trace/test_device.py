@@ -9,7 +9,8 @@ import pytest
 
 from harness.traces import Traced, row_of, shares_of, write_all
 from torchlayout.trace.activity import Transfer, Work
-from torchlayout.trace.analyse import Known, analyse, read_activity
+from torchlayout.trace.analyse import analyse, read_activity
+from torchlayout.trace.breakdown import Known
 
 
 def traced(groups: list[tuple[str, str, list[int]]] | None = None, **keywords: Any) -> Traced:

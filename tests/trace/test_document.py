@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from harness.traces import Traced, device_pipeline, write_all
 from torchlayout.layout import Layout
 from torchlayout.schedule import actions, timeline
-from torchlayout.trace.analyse import Known, analyse
+from torchlayout.trace.analyse import analyse
+from torchlayout.trace.breakdown import Known
 from torchlayout.trace.document import Axis, Share, schema, validated
 from torchlayout.trace.names import AXES
 from torchlayout.trace.shares import SHARES

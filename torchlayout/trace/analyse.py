@@ -18,7 +18,7 @@ from torchlayout.errors import InputError
 from torchlayout.files import write_atomically
 from torchlayout.trace.activity import Activity
 from torchlayout.trace.align import aligned
-from torchlayout.trace.breakdown import StepCuts, breakdown, cut_steps
+from torchlayout.trace.breakdown import Known, StepCuts, breakdown, cut_steps
 from torchlayout.trace.device import device_activity
 from torchlayout.trace.figure import draw
 from torchlayout.trace.host import host_activity
@@ -35,21 +35,6 @@ MUCH_SLOWER = 1.2
 
 Report = Callable[[int, int], None]
 """Told how many bytes are done of how many."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a run beside its traces; model FLOPs are those of a step, over all ranks.
-
-    untraced_seconds: the median step that was neither warm-up nor profiled.
-    """
-
-    layout: str | None = None
-    flops_per_step: float | None = None
-    predicted: Mapping[str, Any] | None = None
-    memory: Sequence[Mapping[str, Any]] = ()
-    notes: Sequence[str] = ()
-    untraced_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -98,16 +83,8 @@ def analyse(
             raise InputError(f"no trace in {source} holds step {step}; held: {', '.join(map(str, held))}")
         activities = [_only(one, step) for one in activities if any(each.number == step for each in one.steps)]
     steps = cut_steps(activities)
-    document = breakdown(
-        str(source),
-        activities,
-        steps,
-        layout=known.layout,
-        flops_per_step=known.flops_per_step,
-        untraced_seconds=known.untraced_seconds,
-    )
-    document["predicted"], document["memory"] = known.predicted, list(known.memory)
-    document["notes"] = [*unread, *document["notes"], *known.notes, *slowed(document)]
+    document = breakdown(str(source), activities, steps, known)
+    document["notes"] = [*unread, *document["notes"], *slowed(document)]
     return Analysis(tuple(activities), tuple(steps), document)
 
 

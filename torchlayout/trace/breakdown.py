@@ -21,6 +21,21 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
+class Known:
+    """What is known of a run beside its traces; model FLOPs are those of a step, over all ranks.
+
+    untraced_seconds: the median step that was neither warm-up nor profiled.
+    """
+
+    layout: str | None = None
+    flops_per_step: float | None = None
+    predicted: Mapping[str, Any] | None = None
+    memory: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
+    untraced_seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class StepCuts:
     """A step on the ranks that were traced in it, and what ranks did together in all steps."""
 
@@ -59,19 +74,8 @@ def _cut_step(activities: Sequence[Activity], number: int, steps: Mapping[int, S
     return StepCuts(number, cuts, meetings)
 
 
-def breakdown(
-    traces: str,
-    activities: Sequence[Activity],
-    steps: Sequence[StepCuts],
-    *,
-    layout: str | None = None,
-    flops_per_step: float | None = None,
-    untraced_seconds: float | None = None,
-) -> dict[str, Any]:
-    """The document; flops_per_step: what the model costs all ranks together, where it is known.
-
-    untraced_seconds: a step of the same run without a profiler.
-    """
+def breakdown(traces: str, activities: Sequence[Activity], steps: Sequence[StepCuts], known: Known) -> dict[str, Any]:
+    """The document."""
     table = CollectiveTable()
     by_rank = {activity.rank: activity for activity in activities}
     for step in steps:
@@ -79,11 +83,11 @@ def breakdown(
             table.add(by_rank[rank], one, step.meetings)
     first = activities[0]
     world = next((one.world for one in activities if one.world is not None), None)
-    each = None if flops_per_step is None or not world else flops_per_step / world
+    each = None if known.flops_per_step is None or not world else known.flops_per_step / world
     document: dict[str, Any] = {
         "version": VERSION,
         "traces": traces,
-        "layout": layout,
+        "layout": known.layout,
         "world": world,
         "ranks": sorted(by_rank),
         "device": first.device,
@@ -95,10 +99,14 @@ def breakdown(
         "pipeline": _pipeline(activities, steps),
         "collectives": table.document(),
         "kernels": kernel_table(activities),
-        "predicted": None,
-        "memory": [],
-        "untraced_seconds": untraced_seconds,
-        "notes": [*(note for activity in activities for note in activity.notes), *_missing(activities, world)],
+        "predicted": known.predicted,
+        "memory": list(known.memory),
+        "untraced_seconds": known.untraced_seconds,
+        "notes": [
+            *(note for activity in activities for note in activity.notes),
+            *_missing(activities, world),
+            *known.notes,
+        ],
     }
     return document | {"causes": [cause._asdict() for cause in causes(document)]}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torchlayout.trace.activity import CLASSES, Activity, Transfer, Work
 from torchlayout.trace.intervals import EMPTY, inside, union
 from torchlayout.trace.kernels import count_kernels
-from torchlayout.trace.marks import Mark, Marks, read_marks
+from torchlayout.trace.marks import Marks, read_marks
 from torchlayout.trace.names import POINT_TO_POINT, axis, collective, is_communication, kernel_class
 from torchlayout.trace.rank import RankTrace
 from torchlayout.trace.read import whole
@@ -78,12 +78,8 @@ def _work(
     for mark in marks.own:
         first, last = np.searchsorted(launched, (mark.start, mark.end))
         if mark.range.micro_batch is not None and last > first:
-            found.append(_worked(mark, int(starts[first:last].min()), int(ends[first:last].max())))
+            found.append(mark.work(int(starts[first:last].min()), int(ends[first:last].max())))
     return tuple(sorted(found, key=lambda work: work.start))
-
-
-def _worked(mark: Mark, start: int, end: int) -> Work:
-    return Work(mark.range.phase, mark.range.stage or 0, mark.range.micro_batch or 0, start, end)
 
 
 def _transfers(trace: RankTrace, launched: NDArray[np.int64], exchanging: NDArray[np.bool_]) -> list[Transfer]:

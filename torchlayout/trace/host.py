@@ -93,9 +93,5 @@ class _Open:
 
 
 def _work(marks: Marks) -> tuple[Work, ...]:
-    found = [
-        Work(mark.range.phase, mark.range.stage or 0, mark.range.micro_batch, mark.start, mark.end)
-        for mark in marks.own
-        if mark.range.micro_batch is not None
-    ]
+    found = [mark.work(mark.start, mark.end) for mark in marks.own if mark.range.micro_batch is not None]
     return tuple(sorted(found, key=lambda work: work.start))

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from torchlayout.trace.activity import Step
+from torchlayout.trace.activity import Step, Work
 from torchlayout.trace.intervals import Intervals, intervals, union
 from torchlayout.trace.ranges import Range
 from torchlayout.trace.rank import Columns, RankTrace
@@ -28,6 +28,10 @@ class Mark(NamedTuple):
     range: Range
     start: int
     end: int
+
+    def work(self, start: int, end: int) -> Work:
+        """What it marks of a micro-batch, computed from one moment to another."""
+        return Work(self.range.phase, self.range.stage or 0, self.range.micro_batch or 0, start, end)
 
 
 class Marks(NamedTuple):

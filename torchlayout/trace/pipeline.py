@@ -36,7 +36,6 @@ class Finished:
     def __init__(self, work: Sequence[Work]) -> None:
         self.ends = {(one.phase, one.stage, one.micro_batch): one.end for one in work}
         self.end = max((one.end for one in work), default=0)
-        self.last_stage = max((one.stage for one in work), default=0)
 
     def ready(self, work: Work) -> int | None:
         """When a micro-batch had what it needs of another stage; None where it needs nothing, or it isn't known."""

@@ -14,7 +14,7 @@ from torchlayout.errors import InputError
 from torchlayout.layout import Layout
 from torchlayout.model.count import flops_per_token
 from torchlayout.records import RunDirectory
-from torchlayout.trace.analyse import Known
+from torchlayout.trace.breakdown import Known
 from torchlayout.trace.predict import predicted
 from torchlayout.trace.read import whole
 
